@@ -1,0 +1,1 @@
+"""Tools that Loopwright itself gives to agents."""

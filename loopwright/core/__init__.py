@@ -1,0 +1,1 @@
+"""Nouns and rules of the loop. Nothing here does I/O, and nothing here imports another room."""

@@ -1,0 +1,86 @@
+"""The errors of the product. An error's docstring is its default message."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from decimal import Decimal
+
+
+class LoopwrightError(Exception):
+    """Something in Loopwright went wrong."""
+
+    def __init__(self, message: str | None = None) -> None:
+        super().__init__(message or (type(self).__doc__ or "").strip())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Problem:
+    """One thing that is wrong with an input: where it is, what it is and the way out."""
+
+    field: str
+    """Dotted path of the field, e.g. `agent.model`; empty for the document as a whole."""
+    message: str
+    """What is wrong, and what to do instead, in one sentence."""
+    line: int | None = None
+    """1-based line in the loop file, where it is known."""
+
+    def __str__(self) -> str:
+        where = f"line {self.line}: " if self.line else ""
+        return f"{where}{self.field}: {self.message}" if self.field else f"{where}{self.message}"
+
+
+class InvalidInput(LoopwrightError):
+    """The input is refused; nothing was sent and nothing was spent."""
+
+    def __init__(self, *problems: Problem) -> None:
+        self.problems = problems
+        super().__init__("\n".join(str(p) for p in problems) or None)
+
+
+class UnknownPrice(LoopwrightError):
+    """The model has no known price, so its requests can't be checked against the budget."""
+
+    def __init__(self, model: str) -> None:
+        self.model = model
+        super().__init__(
+            f"no price is known for the model {model!r}, so its requests can't be checked against the budget; "
+            f"declare it under `prices:` as {{{model!r}: {{input: …, output: …}}}} in USD per million tokens "
+            "(0 for a model that costs nothing)"
+        )
+
+
+class BudgetExceeded(LoopwrightError):
+    """The request does not fit into what is left of the budget; it was not sent."""
+
+    def __init__(self, *, needed: Decimal, available: Decimal, what: str = "one request") -> None:
+        self.needed = needed
+        self.available = available
+        free = max(available, Decimal(0))
+        super().__init__(f"{what} may cost up to ${needed:f} and ${free:f} of the budget is free; it was not sent")
+
+
+class AgentFailed(LoopwrightError):
+    """The agent's turn failed."""
+
+
+class EvaluatorFailed(LoopwrightError):
+    """The evaluator gave no valid score."""
+
+    def __init__(self, message: str | None = None, *, transient: bool = False, cost_usd: Decimal | None = None) -> None:
+        self.transient = transient
+        """Whether asking again with the same idempotency key may help."""
+        self.cost_usd = cost_usd
+        """What the failed call cost in USD, where the evaluator said so."""
+        super().__init__(message)
+
+
+class EgressRefused(LoopwrightError):
+    """The address is not one that this process may reach."""
+
+
+class UnmeteredRequests(LoopwrightError):
+    """Model requests were made outside the run's wallet."""
+
+
+class StoreUnavailable(LoopwrightError):
+    """What happened can't be recorded, so nothing may go on."""

@@ -1,0 +1,147 @@
+"""What happens in a run, as a discriminated union. The journal, the live view and the API all speak these."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Literal
+
+from pydantic import Field, JsonValue, TypeAdapter
+
+from .models import Cost, Direction, Frozen, Iteration
+from .money import Usd
+from .stop import StopReason
+from .wallet import Charge, Reservation
+
+
+class WalletView(Frozen):
+    """The wallet as shown to people, in USD."""
+
+    cap: Usd | None
+    spent: Usd
+    reserved: Usd
+
+
+class Event(Frozen):
+    """Base of all events."""
+
+    seq: int = 0
+    """Position in the run's events, from 1; 0 for events that are not kept (text deltas)."""
+    at: datetime
+    run_id: str
+
+
+class RunStarted(Event):
+    type: Literal["run_started"] = "run_started"
+    loop: str
+    goal: str
+    stop: dict[str, JsonValue]
+    direction: Direction = "maximize"
+    attempts: int = 1
+    model: str = ""
+    evaluator: str | None = None
+    version: str = ""
+
+
+class IterationStarted(Event):
+    type: Literal["iteration_started"] = "iteration_started"
+    attempt: int
+    number: int
+
+
+class MoneyReserved(Event):
+    """A paid request is about to be sent; if nothing follows, it counts as spent in full."""
+
+    type: Literal["money_reserved"] = "money_reserved"
+    reservation: Reservation
+    wallet: WalletView
+
+
+class MoneySettled(Event):
+    """A paid request is over. `response` is what was paid for, so that a crash after this line loses nothing."""
+
+    type: Literal["money_settled"] = "money_settled"
+    charge: Charge
+    wallet: WalletView
+    response: JsonValue = None
+
+
+class BoundOverrun(Event):
+    """A request cost more than was reserved for it: a bug in the bound, booked in full."""
+
+    type: Literal["bound_overrun"] = "bound_overrun"
+    charge: Charge
+    by_usd: Usd
+
+
+class ToolCalled(Event):
+    type: Literal["tool_called"] = "tool_called"
+    attempt: int
+    number: int
+    name: str
+    arguments: str
+    result: str = ""
+
+
+class TextDelta(Event):
+    """A piece of the agent's text as it comes; sent to viewers and not kept."""
+
+    type: Literal["text_delta"] = "text_delta"
+    attempt: int
+    number: int
+    text: str
+
+
+class CandidateProduced(Event):
+    """The agent's turn is over; the candidate is about to be scored."""
+
+    type: Literal["candidate_produced"] = "candidate_produced"
+    attempt: int
+    number: int
+    text: str
+
+
+class EvaluationRetried(Event):
+    type: Literal["evaluation_retried"] = "evaluation_retried"
+    attempt: int
+    number: int
+    why: str
+
+
+class IterationFinished(Event):
+    type: Literal["iteration_finished"] = "iteration_finished"
+    iteration: Iteration
+    is_best: bool
+    best_score: float | None
+    wallet: WalletView
+
+
+class RunFinished(Event):
+    type: Literal["run_finished"] = "run_finished"
+    stop_reason: StopReason
+    sentence: str
+    best: Iteration | None
+    cost: Cost
+    iterations: int
+    """Finished iterations of all attempts."""
+    seconds: float
+    error: str | None = None
+
+
+RunEvent = Annotated[
+    RunStarted
+    | IterationStarted
+    | MoneyReserved
+    | MoneySettled
+    | BoundOverrun
+    | ToolCalled
+    | TextDelta
+    | CandidateProduced
+    | EvaluationRetried
+    | IterationFinished
+    | RunFinished,
+    Field(discriminator="type"),
+]
+"""Any event of a run."""
+
+EVENT: TypeAdapter[RunEvent] = TypeAdapter(RunEvent)
+"""Reads and writes events: `EVENT.validate_json(line)`, `EVENT.dump_json(event)`."""

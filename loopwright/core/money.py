@@ -1,0 +1,41 @@
+"""Money is `Decimal` US dollars, never float."""
+
+from __future__ import annotations
+
+from decimal import Decimal, InvalidOperation
+from typing import Annotated
+
+from pydantic import BeforeValidator, PlainSerializer
+
+
+def usd(value: object) -> Decimal:
+    """Read an amount of US dollars from a number or a string such as `"0.50"` or `"$0.50"`.
+
+    A float is read by its shortest decimal form, so `0.1` is ten cents and not 0.1000000000000000055.
+
+    Raises:
+        ValueError: not a finite, non-negative amount.
+    """
+    if isinstance(value, bool) or not isinstance(value, Decimal | int | float | str):
+        raise ValueError("must be an amount of US dollars such as 0.50")
+    try:
+        amount = Decimal(str(value).strip().removeprefix("$"))
+    except InvalidOperation:
+        raise ValueError(f"{value!r} is not an amount of US dollars; write it like 0.50") from None
+    if not amount.is_finite() or amount < 0:
+        raise ValueError("must be a finite amount of US dollars, zero or more")
+    return abs(amount)
+
+
+def show_usd(amount: Decimal) -> str:
+    """Show an amount to people: cents, or four significant digits below ten cents (`$1.20`, `$0.0031`)."""
+    if amount == 0:
+        return "$0.00"
+    if abs(amount) >= Decimal("0.1"):
+        return f"${amount:.2f}" if amount == amount.quantize(Decimal("0.01")) else f"${amount:.4f}"
+    digits = -amount.adjusted() + 3
+    return f"${amount:.{digits}f}"
+
+
+Usd = Annotated[Decimal, BeforeValidator(usd), PlainSerializer(lambda v: f"{v:f}", return_type=str, when_used="json")]
+"""A pydantic field of US dollars: read by `usd`, written to JSON as a string so that no digit is lost."""

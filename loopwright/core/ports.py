@@ -1,0 +1,146 @@
+"""What the loop needs from the world. Rooms above implement these; the loop knows nothing else of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from decimal import Decimal
+from typing import Protocol
+
+from pydantic import JsonValue
+
+from .events import RunEvent
+from .models import EvaluationRequest, Feedback, Prompt, Turn
+from .wallet import Charge, Reservation, Role, Wallet
+
+
+class Clock(Protocol):
+    """Tells the time. It may stand still, but is expected not to be set back."""
+
+    def now(self) -> datetime:
+        """The time, with a zone."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spender:
+    """Who is about to spend: the part of a reservation that its owner knows."""
+
+    role: Role
+    attempt: int = 1
+    iteration: int = 0
+
+
+class RunStore(Protocol):
+    """A run's record: its wallet, its finished outside operations and its events.
+
+    An implementation that can't record raises `StoreUnavailable`; then nothing goes on.
+    """
+
+    async def wallet(self) -> Wallet:
+        """The run's wallet as it is now, shared by all attempts."""
+        ...
+
+    async def reserve(
+        self, spender: Spender, model: str, amount: Decimal, *, keep: Decimal = Decimal(0)
+    ) -> Reservation:
+        """Set `amount` USD aside in one atomic step, leaving at least `keep` free.
+
+        Where it does not fit only because other requests are in flight, wait for them to settle.
+
+        Raises:
+            BudgetExceeded: it does not fit, and nothing in flight could change that.
+        """
+        ...
+
+    async def settle(
+        self, charges: Sequence[Charge], *, operation: str | None = None, result: JsonValue = None
+    ) -> Wallet:
+        """Book what reserved requests came to; with `operation`, record its result in the same step."""
+        ...
+
+    async def find(self, operation: str) -> JsonValue | None:
+        """The recorded result of a finished operation, or `None`."""
+        ...
+
+    async def append(self, event: RunEvent) -> RunEvent:
+        """Record an event and send it to viewers; returns it with its sequence number."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class TurnContext:
+    """What a turn knows of its run."""
+
+    run_id: str
+    attempt: int
+    number: int
+    store: RunStore
+    clock: Clock
+    keep: Decimal = Decimal(0)
+    """USD that the turn must leave free: enough to score its candidate."""
+    on_text: Callable[[str], None] | None = None
+    """Gets the agent's text as it comes, where somebody watches."""
+
+
+class AgentPort(Protocol):
+    """Takes one agent turn."""
+
+    async def take_turn(self, prompt: Prompt, context: TurnContext) -> Turn:
+        """Ask the agent for a candidate.
+
+        Raises:
+            AgentFailed: the turn failed; what it cost is booked.
+            BudgetExceeded: a request of the turn did not fit into the wallet.
+        """
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluatorContext:
+    """What an evaluation may use."""
+
+    store: RunStore
+    clock: Clock
+    ask: AskModel | None = None
+    """Asks a model on the run's wallet; the judge needs it."""
+    spender: Spender = Spender(role="evaluator")
+
+
+class Evaluator(Protocol):
+    """Scores a candidate."""
+
+    @property
+    def name(self) -> str:
+        """What people call it, e.g. `http score.example.com`."""
+        ...
+
+    @property
+    def max_cost_usd(self) -> Decimal:
+        """The most that one call may report as its own cost: reserved before the call."""
+        ...
+
+    async def evaluate(self, request: EvaluationRequest, context: EvaluatorContext) -> Feedback:
+        """Score one candidate, once; retries are the caller's.
+
+        Raises:
+            EvaluatorFailed: there is no valid score.
+            BudgetExceeded: the evaluation does not fit into the wallet.
+        """
+        ...
+
+
+class AskModel(Protocol):
+    """Asks a model one question for an answer in a JSON schema, metered by the run's wallet."""
+
+    async def __call__(
+        self, *, model: str, instructions: str, question: str, schema: dict[str, JsonValue], spender: Spender
+    ) -> dict[str, JsonValue]:
+        """The answer, validated against `schema`.
+
+        Raises:
+            EvaluatorFailed: the model gave no valid answer.
+            BudgetExceeded: the question does not fit into the wallet.
+        """
+        ...

@@ -1,0 +1,1 @@
+"""Evaluators: each one small file, one registry."""

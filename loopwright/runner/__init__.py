@@ -1,0 +1,1 @@
+"""The loop: `loop.py` is all of it, `history.py` is what the agent is shown."""

@@ -1,0 +1,1 @@
+"""Where a run is recorded: in memory, and as JSON lines on disk."""
