@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Annotated, Literal
 
 from pydantic import Field, JsonValue, TypeAdapter
@@ -21,13 +21,17 @@ class WalletView(Frozen):
     reserved: Usd
 
 
+UNSTAMPED = datetime(1, 1, 1, tzinfo=UTC)
+
+
 class Event(Frozen):
-    """Base of all events."""
+    """Base of all events. The store that records an event stamps it."""
 
     seq: int = 0
     """Position in the run's events, from 1; 0 for events that are not kept (text deltas)."""
-    at: datetime
-    run_id: str
+    at: datetime = UNSTAMPED
+    """When it was recorded."""
+    run_id: str = ""
 
 
 class RunStarted(Event):

@@ -15,6 +15,11 @@ from .wallet import Role, Tokens
 
 Direction = Literal["maximize", "minimize"]
 
+StopReason = Literal[
+    "cancelled", "error", "target_reached", "converged", "budget", "max_iterations", "time", "no_improvement"
+]
+"""Why a run is over."""
+
 
 class Frozen(BaseModel):
     """Base of the immutable nouns: no unknown fields, no changes."""
@@ -93,8 +98,12 @@ class Iteration(Frozen):
     candidate: Candidate | None = None
     feedback: Feedback | None = None
     holdout: Feedback | None = None
+    holdout_failure: str | None = None
+    """Why there is no holdout score though one was asked for; this doesn't fail the iteration."""
     failure: str | None = None
     """Why there is no candidate or no score."""
+    interrupted: StopReason | None = None
+    """Why the run could not go on after this iteration: it was cut short, or its error would come again."""
     done_reason: str | None = None
     """What the agent gave as its reason when it called `loop_done`."""
     tool_calls: tuple[ToolCall, ...] = ()
@@ -108,6 +117,11 @@ class Iteration(Frozen):
     def score(self) -> float | None:
         """The visible score, `None` where there is none."""
         return self.feedback.score if self.feedback else None
+
+    @property
+    def text(self) -> str:
+        """The candidate's text, empty where there is none."""
+        return self.candidate.text if self.candidate else ""
 
 
 class Message(Frozen):

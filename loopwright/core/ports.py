@@ -11,7 +11,7 @@ from typing import Protocol
 from pydantic import JsonValue
 
 from .events import RunEvent
-from .models import EvaluationRequest, Feedback, Prompt, Turn
+from .models import Cost, EvaluationRequest, Feedback, Prompt, Turn
 from .wallet import Charge, Reservation, Role, Wallet
 
 
@@ -58,6 +58,14 @@ class RunStore(Protocol):
         self, charges: Sequence[Charge], *, operation: str | None = None, result: JsonValue = None
     ) -> Wallet:
         """Book what reserved requests came to; with `operation`, record its result in the same step."""
+        ...
+
+    async def cost(self, attempt: int | None = None, iteration: int | None = None) -> Cost:
+        """What was spent so far: by the run, or by one iteration of an attempt."""
+        ...
+
+    async def dearest(self, role: Role) -> Decimal:
+        """The largest amount in USD that was reserved so far for one request of this role; 0 before the first."""
         ...
 
     async def find(self, operation: str) -> JsonValue | None:

@@ -52,7 +52,7 @@ class RunState:
     done: bool = False
     """The agent called `loop_done` and its candidate has been scored."""
     interrupted: StopReason | None = None
-    """Set from outside the loop: `cancelled`, or `budget`, `time` or `error` when a turn could not be finished."""
+    """Set when the last iteration was cut short, or when somebody cancelled the run."""
 
     @property
     def best_score(self) -> float | None:
@@ -106,11 +106,17 @@ class RunState:
             recent=recent if self.keep is None else recent[len(recent) - min(self.keep, len(recent)) :],
             trail=(*self.trail, mark)[-TRAIL:],
             improvements=(*self.improvements, mark) if better and score is not None else self.improvements,
-            failures_in_row=self.failures_in_row + 1 if iteration.failure else 0,
+            failures_in_row=self._failures_after(iteration),
             wallet=wallet,
             clock_seconds=self.elapsed(now),
-            done=iteration.done_reason is not None,
+            done=iteration.done_reason is not None and iteration.failure is None,
+            interrupted=first_reason(r for r in (self.interrupted, iteration.interrupted) if r),
         )
+
+    def _failures_after(self, iteration: Iteration) -> int:
+        if iteration.interrupted:  # cut short, which says nothing about the agent or the evaluator
+            return self.failures_in_row
+        return self.failures_in_row + 1 if iteration.failure else 0
 
     def interrupt(self, reason: StopReason) -> RunState:
         """The state of a run that is stopped from outside; the first reason in precedence stays."""

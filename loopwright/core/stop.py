@@ -9,16 +9,15 @@ from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
 from functools import reduce
-from typing import Literal, Protocol, TypeVar, cast
+from typing import Protocol, TypeVar, cast
+
+from pydantic import JsonValue
 
 from .errors import InvalidInput, Problem
-from .models import Direction, finite_score
+from .models import Direction, StopReason, finite_score
 from .money import usd
 from .wallet import Wallet
 
-StopReason = Literal[
-    "cancelled", "error", "target_reached", "converged", "budget", "max_iterations", "time", "no_improvement"
-]
 PRECEDENCE: tuple[StopReason, ...] = (
     "cancelled",
     "error",
@@ -73,7 +72,7 @@ class Stop(ABC):
         """Why the run should stop in this state at this time, or `None` to go on."""
 
     @abstractmethod
-    def to_json(self) -> dict[str, object]:
+    def to_json(self) -> dict[str, JsonValue]:
         """The condition as a JSON object; `parse_stop` reads it back."""
 
     @property
@@ -108,7 +107,7 @@ class Target(Stop):
         reached = best >= self.score if state.direction == "maximize" else best <= self.score
         return "target_reached" if reached else None
 
-    def to_json(self) -> dict[str, object]:
+    def to_json(self) -> dict[str, JsonValue]:
         return {"target_score": self.score}
 
 
@@ -124,7 +123,7 @@ class MaxIterations(Stop):
     def __call__(self, state: Progress, now: datetime) -> StopReason | None:
         return "max_iterations" if state.iterations >= self.count else None
 
-    def to_json(self) -> dict[str, object]:
+    def to_json(self) -> dict[str, JsonValue]:
         return {"max_iterations": self.count}
 
     @property
@@ -144,7 +143,7 @@ class Budget(Stop):
     def __call__(self, state: Progress, now: datetime) -> StopReason | None:
         return "budget" if state.wallet.spent >= self.amount else None
 
-    def to_json(self) -> dict[str, object]:
+    def to_json(self) -> dict[str, JsonValue]:
         return {"budget_usd": f"{self.amount:f}"}
 
     @property
@@ -164,7 +163,7 @@ class MaxSeconds(Stop):
     def __call__(self, state: Progress, now: datetime) -> StopReason | None:
         return "time" if state.elapsed(now) >= self.seconds else None
 
-    def to_json(self) -> dict[str, object]:
+    def to_json(self) -> dict[str, JsonValue]:
         return {"max_seconds": self.seconds}
 
     @property
@@ -194,7 +193,7 @@ class NoImprovement(Stop):
             return None
         return "no_improvement" if gain <= 0 or gain < self.min_gain else None
 
-    def to_json(self) -> dict[str, object]:
+    def to_json(self) -> dict[str, JsonValue]:
         return {"no_improvement": {"patience": self.patience, "min_gain": self.min_gain}}
 
 
@@ -210,7 +209,7 @@ class AnyOf(Stop):
     def __call__(self, state: Progress, now: datetime) -> StopReason | None:
         return first_reason(r for c in self.conditions if (r := c(state, now)))
 
-    def to_json(self) -> dict[str, object]:
+    def to_json(self) -> dict[str, JsonValue]:
         return {"any": [c.to_json() for c in self.conditions]}
 
     @property
@@ -234,7 +233,7 @@ class AllOf(Stop):
         held: list[StopReason] = [r for c in self.conditions if (r := c(state, now))]
         return first_reason(held) if len(held) == len(self.conditions) else None
 
-    def to_json(self) -> dict[str, object]:
+    def to_json(self) -> dict[str, JsonValue]:
         return {"all": [c.to_json() for c in self.conditions]}
 
     @property

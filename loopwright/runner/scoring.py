@@ -1,0 +1,90 @@
+"""Scoring a candidate: money first, the same idempotency key for every retry, the holdout unseen."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal
+
+from pydantic import JsonValue
+
+from ..core.errors import BudgetExceeded, EvaluatorFailed
+from ..core.events import EvaluationRetried
+from ..core.models import EvaluationRequest, Feedback
+from ..core.ports import Evaluator, EvaluatorContext, Spender
+from ..core.wallet import ZERO, Charge
+
+RETRY_DELAYS = (0.25, 1.0)
+"""Seconds before the second and the third try of an evaluation that failed in passing."""
+
+
+@dataclass(kw_only=True)
+class Scorer:
+    """Asks an evaluator, and books what it reports as its own cost."""
+
+    evaluator: Evaluator
+    holdout: Evaluator | None = None
+    retry_delays: Sequence[float] = RETRY_DELAYS
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+    _dearest: dict[str, Decimal] = field(default_factory=dict[str, Decimal])
+    """The largest cost each evaluator reported: reserved from then on, also where none was declared."""
+
+    async def score(self, request: EvaluationRequest, context: EvaluatorContext) -> Feedback:
+        """Score one candidate; a failure in passing is tried again.
+
+        Raises:
+            EvaluatorFailed: no valid score after all tries.
+            BudgetExceeded: the evaluation does not fit into the wallet.
+        """
+        evaluator = self.holdout if request.holdout and self.holdout else self.evaluator
+        operation = f"evaluate/{request.idempotency_key}"
+        if (found := await context.store.find(operation)) is not None:
+            return Feedback.model_validate(found)
+        for delay in (*self.retry_delays, None):
+            try:
+                return await self._once(evaluator, request, context, operation)
+            except EvaluatorFailed as failure:
+                if delay is None or not failure.transient:
+                    raise
+                why = str(failure)
+            retried = EvaluationRetried(attempt=request.attempt, number=request.iteration, why=why)
+            await context.store.append(retried)
+            await self.sleep(delay)
+        raise AssertionError("unreachable: the last try returns or raises")
+
+    async def keep(self, context: EvaluatorContext, first: Decimal) -> Decimal:
+        """USD to leave free so that one more candidate can be scored: the dearest evaluation so far, or `first`."""
+        store = context.store
+        seen = max(await store.dearest("judge"), *self._dearest.values(), ZERO)
+        return max(seen, first, self.evaluator.max_cost_usd + (self.holdout.max_cost_usd if self.holdout else ZERO))
+
+    async def _once(
+        self, evaluator: Evaluator, request: EvaluationRequest, context: EvaluatorContext, operation: str
+    ) -> Feedback:
+        most = max(evaluator.max_cost_usd, self._dearest.get(evaluator.name, ZERO))
+        spender = Spender(role="evaluator", attempt=request.attempt, iteration=request.iteration)
+        reservation = await context.store.reserve(spender, evaluator.name, most)
+        # Until the evaluator says otherwise it may have spent all that it could.
+        charge = Charge(reservation=reservation, amount=most, basis="reserved", why="the cost can't be known")
+        result: JsonValue = None
+        try:
+            feedback = await evaluator.evaluate(request, context)
+            result = feedback.model_dump(mode="json")
+            charge = self._charge(evaluator, charge, feedback.cost_usd)
+            return feedback
+        except EvaluatorFailed as failure:
+            charge = self._charge(evaluator, charge, failure.cost_usd)
+            raise
+        except BudgetExceeded:
+            charge = charge.model_copy(update={"amount": ZERO, "basis": "released", "why": "it was not sent"})
+            raise
+        finally:
+            done = operation if result is not None else None
+            await asyncio.shield(context.store.settle([charge], operation=done, result=result))
+
+    def _charge(self, evaluator: Evaluator, charge: Charge, reported: Decimal | None) -> Charge:
+        if reported is None:
+            return charge
+        self._dearest[evaluator.name] = max(self._dearest.get(evaluator.name, ZERO), reported)
+        return charge.model_copy(update={"amount": reported, "basis": "reported", "why": ""})

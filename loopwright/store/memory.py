@@ -1,0 +1,142 @@
+"""A run's record in memory. Postgres' twin: both pass the same contract suite."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from decimal import Decimal
+from itertools import count
+
+from pydantic import JsonValue
+
+from ..core.errors import BudgetExceeded, StoreUnavailable
+from ..core.events import BoundOverrun, MoneyReserved, MoneySettled, RunEvent, TextDelta, WalletView
+from ..core.models import Cost
+from ..core.ports import Clock, Spender
+from ..core.wallet import ZERO, Charge, Reservation, Role, Tokens, Wallet
+
+Sink = Callable[[RunEvent], None]
+"""Gets each event as it is recorded. One that raises `OSError` makes the store unavailable."""
+
+
+class _Tally:
+    """Running totals; `Cost` is its frozen form."""
+
+    def __init__(self) -> None:
+        self.by_role: dict[Role, Decimal] = defaultdict(Decimal)
+        self.tokens = Tokens()
+        self.requests = 0
+
+    def add(self, charge: Charge) -> None:
+        self.by_role[charge.reservation.role] += charge.amount
+        self.tokens += charge.tokens
+        self.requests += charge.basis != "released"
+
+    def cost(self) -> Cost:
+        roles: dict[Role, Decimal] = {role: amount for role, amount in self.by_role.items() if amount}
+        return Cost(total=sum(roles.values(), ZERO), by_role=roles, tokens=self.tokens, requests=self.requests)
+
+
+class MemoryRunStore:
+    """Holds one run's wallet, operations and cost; passes its events to sinks and keeps none of them.
+
+    Args:
+        run_id: the run.
+        cap: the wallet's cap in USD, or `None`.
+        clock: stamps the events.
+        sinks: get each event, in order.
+    """
+
+    def __init__(self, run_id: str, *, cap: Decimal | None, clock: Clock, sinks: Sequence[Sink] = ()) -> None:
+        self.run_id = run_id
+        self._clock = clock
+        self._sinks = tuple(sinks)
+        self._wallet = Wallet(cap=cap)
+        self._numbers = count(1)
+        self._seq = 0
+        self._settled = asyncio.Event()
+        self._operations: dict[str, JsonValue] = {}
+        self._total = _Tally()
+        self._iterations: dict[tuple[int, int], _Tally] = defaultdict(_Tally)
+        self._dearest: dict[Role, Decimal] = defaultdict(Decimal)
+
+    async def wallet(self) -> Wallet:
+        """The run's wallet as it is now."""
+        return self._wallet
+
+    async def reserve(
+        self, spender: Spender, model: str, amount: Decimal, *, keep: Decimal = Decimal(0)
+    ) -> Reservation:
+        """See `core.ports.RunStore.reserve`."""
+        while not self._wallet.fits(amount, keep=keep):
+            cap = self._wallet.cap or ZERO
+            if self._wallet.reserved == 0 or amount + keep > cap - self._wallet.spent:
+                raise BudgetExceeded(needed=amount, available=(self._wallet.free or ZERO) - keep)
+            # It would fit if what is in flight came to nothing: its real cost is known once it settles.
+            self._settled.clear()
+            await self._settled.wait()
+        self._wallet = self._wallet.reserve(amount, keep=keep)
+        self._dearest[spender.role] = max(self._dearest[spender.role], amount)
+        reservation = Reservation(
+            id=f"{self.run_id}/r{next(self._numbers)}",
+            amount=amount,
+            role=spender.role,
+            model=model,
+            attempt=spender.attempt,
+            iteration=spender.iteration,
+        )
+        self._record(MoneyReserved(reservation=reservation, wallet=self.view()))
+        return reservation
+
+    async def settle(
+        self, charges: Sequence[Charge], *, operation: str | None = None, result: JsonValue = None
+    ) -> Wallet:
+        """See `core.ports.RunStore.settle`."""
+        for charge in charges:
+            self._wallet = self._wallet.settle(charge.reservation.amount, charge.amount)
+            self._total.add(charge)
+            self._iterations[charge.reservation.attempt, charge.reservation.iteration].add(charge)
+        if operation is not None:
+            self._operations[operation] = result
+        self._settled.set()
+        for charge in charges:
+            self._record(MoneySettled(charge=charge, wallet=self.view(), response=result))
+            if charge.overrun:
+                self._record(BoundOverrun(charge=charge, by_usd=charge.overrun))
+        return self._wallet
+
+    async def cost(self, attempt: int | None = None, iteration: int | None = None) -> Cost:
+        """What was spent so far, by the run or by one iteration."""
+        if attempt is None or iteration is None:
+            return self._total.cost()
+        tally = self._iterations.get((attempt, iteration))
+        return tally.cost() if tally else Cost()
+
+    async def dearest(self, role: Role) -> Decimal:
+        """The largest single reservation of this role so far, in USD."""
+        return self._dearest[role]
+
+    async def find(self, operation: str) -> JsonValue | None:
+        """The recorded result of a finished operation, or `None`."""
+        return self._operations.get(operation)
+
+    async def append(self, event: RunEvent) -> RunEvent:
+        """Stamp an event and hand it to the sinks; text deltas pass unnumbered."""
+        return self._record(event)
+
+    def view(self) -> WalletView:
+        """The wallet as events show it."""
+        return WalletView(cap=self._wallet.cap, spent=self._wallet.spent, reserved=self._wallet.reserved)
+
+    def _record(self, event: RunEvent) -> RunEvent:
+        kept = not isinstance(event, TextDelta)
+        self._seq += kept
+        stamp = {"seq": self._seq if kept else 0, "at": self._clock.now(), "run_id": self.run_id}
+        event = event.model_copy(update=stamp)
+        try:
+            for sink in self._sinks:
+                sink(event)
+        except OSError as error:
+            raise StoreUnavailable(f"the run can't be recorded any more: {error}") from error
+        return event
