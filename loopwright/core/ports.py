@@ -12,6 +12,7 @@ from pydantic import JsonValue
 
 from .events import RunEvent
 from .models import Cost, EvaluationRequest, Feedback, Prompt, Turn
+from .spec import ModelChoice
 from .wallet import Charge, Reservation, Role, Wallet
 
 
@@ -143,7 +144,7 @@ class AskModel(Protocol):
     """Asks a model one question for an answer in a JSON schema, metered by the run's wallet."""
 
     async def __call__(
-        self, *, model: str, instructions: str, question: str, schema: dict[str, JsonValue], spender: Spender
+        self, *, model: ModelChoice, instructions: str, question: str, schema: dict[str, JsonValue], spender: Spender
     ) -> dict[str, JsonValue]:
         """The answer, validated against `schema`.
 

@@ -26,6 +26,21 @@ class Spec(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
 
+class ModelChoice(Spec):
+    """Which model to ask, and how."""
+
+    model: str
+    """A pydantic-ai model string such as `openai:gpt-4o-mini` or `anthropic:claude-sonnet-4-5`."""
+    max_output_tokens: Annotated[int, Field(ge=16, le=1_000_000)] = 4096
+    """Most tokens one model request may produce; the worst case that is reserved counts all of them."""
+    settings: dict[str, JsonValue] = {}
+    """More pydantic-ai model settings: temperature, top_p, seed, thinking, timeout, …"""
+    base_url: str | None = None
+    """Address of an OpenAI-compatible server to use instead of the provider's own."""
+    api_key_env: str | None = None
+    """Name of the environment variable that holds the API key, where it is not the provider's usual one."""
+
+
 class HttpTool(Spec):
     """A tool that is one HTTP request."""
 
@@ -82,26 +97,20 @@ class AgentTool(Spec):
 ToolSpec = Annotated[HttpTool | McpTool | PythonTool | AgentTool, Field(discriminator="kind")]
 
 
-class AgentSpec(Spec):
+class AgentSpec(ModelChoice):
     """Who does the work."""
 
-    model: str | list[str]
-    """A pydantic-ai model string such as `openai:gpt-4o-mini` or `anthropic:claude-sonnet-4-5`; a list is tried in
-    order when one fails; `practice` is the built-in deterministic search (not an LLM)."""
+    model: str
+    """A pydantic-ai model string such as `openai:gpt-4o-mini` or `anthropic:claude-sonnet-4-5`; `practice` is the
+    built-in deterministic search (not an LLM)."""
+    fallback_models: list[str] = []
+    """Models to try in this order when the one before fails."""
     instructions: str = ""
     """The system prompt."""
     tools: list[ToolSpec] = []
     """What the agent may use beside the builtin `loop_done`."""
     output_schema: dict[str, JsonValue] | None = None
     """JSON schema (an object) that the candidate must follow; without it the candidate is text."""
-    max_output_tokens: Annotated[int, Field(ge=16, le=1_000_000)] = 4096
-    """Most tokens one model request may produce; the worst case that is reserved counts all of them."""
-    settings: dict[str, JsonValue] = {}
-    """More pydantic-ai model settings: temperature, top_p, seed, thinking, timeout, …"""
-    base_url: str | None = None
-    """Address of an OpenAI-compatible server to use instead of the provider's own."""
-    api_key_env: str | None = None
-    """Name of the environment variable that holds the API key, where it is not the provider's usual one."""
     max_requests: Annotated[int, Field(ge=1, le=1000)] = 20
     """Most model requests in one turn, so that a tool loop ends."""
 
@@ -121,23 +130,16 @@ class HttpEvaluator(Spec):
     """Name of the environment variable with a Standard Webhooks secret (`whsec_…`) to sign requests with."""
 
 
-class JudgeEvaluator(Spec):
+class JudgeEvaluator(ModelChoice):
     """A model that scores the candidate by a rubric, paid from the run's wallet."""
 
     kind: Literal["judge"]
-    model: str
-    """A pydantic-ai model string."""
     rubric: str
     """What a good candidate is; what earns and what loses points."""
     scale: tuple[float, float] = (0.0, 1.0)
     """Lowest and highest score."""
     max_output_tokens: Annotated[int, Field(ge=64, le=1_000_000)] = 1024
-    settings: dict[str, JsonValue] = {}
-    """More pydantic-ai model settings."""
-    base_url: str | None = None
-    """Address of an OpenAI-compatible server to use instead of the provider's own."""
-    api_key_env: str | None = None
-    """Name of the environment variable that holds the API key."""
+    """Most tokens that one judgement may take."""
 
 
 class CommandEvaluator(Spec):
