@@ -1,0 +1,107 @@
+"""The practice model: a deterministic search, not an LLM. It solves the code puzzle of the demo by its feedback.
+
+It reads the prompt that any model would get, and nothing else: the candidates that it is shown, and what the evaluator
+remarked on them. So a demo without a key runs the whole loop for real. Its tokens are estimated, at four bytes each,
+and priced like those of a real model, so that the cost meter has something to show.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from itertools import product
+
+from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart, UserPromptPart
+from pydantic_ai.models import Model, ModelRequestParameters
+from pydantic_ai.settings import ModelSettings
+from pydantic_ai.usage import RequestUsage
+
+PRACTICE = "practice"
+"""Its name in loop files."""
+
+PRICED_AS = "openai:gpt-4o"
+"""The model at whose list prices its estimated tokens are counted."""
+
+_PAIR = re.compile(r"~{3,} candidate\n([A-Z]+)\n~{3,}\s+The evaluator's remarks:\s+~{3,} remarks\n(.*?)\n~{3,}", re.S)
+_REMARK = re.compile(r"(\d+) in place, (\d+) elsewhere")
+_GOAL = re.compile(r"code of (\d+) letters from ([A-Z]) to ([A-Z])")
+
+
+def compare(guess: str, code: str) -> tuple[int, int]:
+    """How many letters of a guess are in place, and how many more are in the code but elsewhere (Mastermind's rule)."""
+    in_place = sum(a == b for a, b in zip(guess, code, strict=True))
+    common = sum((Counter(guess) & Counter(code)).values())
+    return in_place, common - in_place
+
+
+def next_guess(prompt: str, turn: int) -> str:
+    """The first code, in an order that depends on the turn, that agrees with every remark in the prompt."""
+    goal = _GOAL.search(prompt)
+    if goal is None:
+        return (
+            "The practice model only knows the puzzle of the demo ('a code of 5 letters from A to H'); "
+            "set `model:` to a real one."
+        )
+    known = [(guess, (int(r[1]), int(r[2]))) for guess, text in _PAIR.findall(prompt) if (r := _REMARK.search(text))]
+    tried = {guess for guess, _ in known}
+    for code in _codes(int(goal[1]), goal[2], goal[3], turn):
+        if code not in tried and all(compare(guess, code) == remark for guess, remark in known):
+            return code
+    return "The remarks contradict each other: no code agrees with all of them."
+
+
+def _codes(length: int, first: str, last: str, turn: int) -> Iterator[str]:
+    letters = [chr(c) for c in range(ord(first), ord(last) + 1)]
+    random.Random(turn).shuffle(letters)  # noqa: S311 - an order, not a secret
+    return ("".join(code) for code in product(letters, repeat=length))
+
+
+class PracticeModel(Model):
+    """Answers each prompt with `next_guess`.
+
+    Args:
+        pace: seconds to wait before each answer, so that a person can watch.
+    """
+
+    def __init__(self, *, pace: float = 0.25) -> None:
+        super().__init__()
+        self._pace = pace
+
+    @property
+    def model_name(self) -> str:
+        """`practice`."""
+        return PRACTICE
+
+    @property
+    def system(self) -> str:
+        """`practice`: no provider is behind it."""
+        return PRACTICE
+
+    @property
+    def provider(self) -> None:
+        """None: nothing leaves this process."""
+        return
+
+    async def request(
+        self,
+        messages: list[ModelMessage],
+        model_settings: ModelSettings | None,
+        model_request_parameters: ModelRequestParameters,
+    ) -> ModelResponse:
+        """Answer the last user prompt."""
+        await asyncio.sleep(self._pace)
+        prompt = "\n".join(_user_texts(messages))
+        turn = re.search(r"This is iteration (\d+)", prompt)
+        answer = next_guess(prompt, int(turn[1]) if turn else 1)
+        usage = RequestUsage(input_tokens=len(prompt.encode()) // 4 + 1, output_tokens=len(answer) // 4 + 1)
+        return ModelResponse(parts=[TextPart(answer)], usage=usage, model_name=PRACTICE)
+
+
+def _user_texts(messages: list[ModelMessage]) -> Iterable[str]:
+    for message in messages:
+        for part in message.parts:
+            if isinstance(part, UserPromptPart) and isinstance(part.content, str):
+                yield part.content

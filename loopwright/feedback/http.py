@@ -1,0 +1,159 @@
+"""`http`: your endpoint scores the candidate."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from decimal import Decimal
+
+from pydantic_core import to_json
+
+from ..core import spec
+from ..core.errors import EgressRefused, EvaluatorFailed, InvalidInput, Problem
+from ..core.models import EvaluationRequest, Feedback
+from ..core.ports import Evaluator, EvaluatorContext
+from ..core.spec import ENV_REFERENCE
+from ..egress import EgressClient, EgressFailed, Response, checked_url, host_and_port, resolve_headers
+from .building import Surroundings
+from .parse import feedback_from_json, quote, reported_cost
+
+MAX_ANSWER_BYTES = 1_000_000
+"""A larger answer is an evaluator failure."""
+SECRET_PREFIX = "whsec_"  # noqa: S105 - the mark of a Standard Webhooks secret, not one
+
+
+@dataclass(frozen=True, kw_only=True)
+class EndpointEvaluator:
+    """POSTs the candidate as JSON and reads `{"score": number, "detail"?: string, "cost_usd"?: amount}`.
+
+    The body is `{candidate, data (with an output schema), goal, run_id, attempt, iteration}`. `Idempotency-Key` is
+    the same for every retry of one evaluation.
+    """
+
+    url: str
+    egress: EgressClient
+    headers: Mapping[str, str] = field(default_factory=dict[str, str])
+    """`${NAME}` in a value takes the environment variable NAME when the request is sent."""
+    timeout_seconds: float = 30.0
+    """From the call to the last byte of the answer."""
+    max_cost_usd: Decimal = Decimal(0)
+    signing_secret_env: str | None = None
+    """Environment variable with a Standard Webhooks secret (`whsec_…`); requests are signed with it."""
+
+    @property
+    def name(self) -> str:
+        """`http` and the endpoint's host."""
+        return f"http {host_and_port(self.url).removesuffix(':443').removesuffix(':80')}"
+
+    async def evaluate(self, request: EvaluationRequest, context: EvaluatorContext) -> Feedback:
+        """Ask the endpoint once.
+
+        Raises:
+            EvaluatorFailed: no valid answer; `cost_usd` is 0 where surely nothing was sent.
+        """
+        try:
+            answer = await self._post(request, int(context.clock.now().timestamp()))
+        except (EgressRefused, InvalidInput) as error:
+            raise EvaluatorFailed(f"{self.name}: {error}", cost_usd=Decimal(0)) from None
+        except EgressFailed as error:
+            cost = None if error.sent else Decimal(0)
+            raise EvaluatorFailed(f"{self.name}: {error}", transient=True, cost_usd=cost) from None
+        return self._read(answer)
+
+    async def _post(self, request: EvaluationRequest, now: int) -> Response:
+        body = _body(request)
+        headers = {
+            "Content-Type": "application/json",
+            **resolve_headers(self.headers),
+            "Idempotency-Key": request.idempotency_key,
+        }
+        if self.signing_secret_env:
+            headers |= _signed(body, request.idempotency_key, now, secret_in=self.signing_secret_env)
+        return await self.egress.request(
+            "POST",
+            self.url,
+            headers=headers,
+            content=body,
+            timeout_seconds=self.timeout_seconds,
+            max_response_bytes=MAX_ANSWER_BYTES,
+        )
+
+    def _read(self, answer: Response) -> Feedback:
+        try:
+            text = self._without_secrets(answer.body.decode("utf-8-sig"))
+        except UnicodeDecodeError:
+            raise EvaluatorFailed(f"{self.name} did not answer in UTF-8", transient=True) from None
+        if not 200 <= answer.status < 300:
+            raise EvaluatorFailed(
+                f"{self.name} answered HTTP {answer.status}: {quote(text)}", transient=True, cost_usd=reported_cost(text)
+            )
+        return feedback_from_json(text, who=self.name)
+
+    def _without_secrets(self, text: str) -> str:
+        # An endpoint that echoes its request must not carry a secret into a message, a prompt or the journal.
+        for reference in (match for value in self.headers.values() for match in ENV_REFERENCE.finditer(value)):
+            secret = os.environ.get(reference[1], "").strip()
+            text = text.replace(secret, reference[0]) if secret else text
+        return text
+
+
+def build(described: spec.HttpEvaluator, surroundings: Surroundings) -> Evaluator:
+    """Build the evaluator of a loop file.
+
+    Raises:
+        InvalidInput: the URL can't be sent to, whatever the policy.
+    """
+    try:
+        checked_url(described.url)
+    except EgressRefused as error:
+        raise InvalidInput(Problem(field=f"{surroundings.where}.url", message=str(error))) from None
+    return EndpointEvaluator(
+        url=described.url,
+        egress=surroundings.egress,
+        headers=described.headers,
+        timeout_seconds=described.timeout_seconds,
+        max_cost_usd=described.max_cost_usd,
+        signing_secret_env=described.signing_secret_env,
+    )
+
+
+def _body(request: EvaluationRequest) -> bytes:
+    content = {
+        "candidate": request.candidate.text,
+        "goal": request.goal,
+        "run_id": request.run_id,
+        "attempt": request.attempt,
+        "iteration": request.iteration,
+    }
+    if request.candidate.data is not None:
+        content["data"] = request.candidate.data
+    return to_json(content, inf_nan_mode="null")
+
+
+def _signed(body: bytes, message_id: str, now: int, *, secret_in: str) -> dict[str, str]:
+    """The headers of Standard Webhooks: `now` is in seconds since 1970."""
+    signature = hmac.new(_key(secret_in), b".".join((message_id.encode(), str(now).encode(), body)), hashlib.sha256)
+    return {
+        "webhook-id": message_id,
+        "webhook-timestamp": str(now),
+        "webhook-signature": "v1," + base64.b64encode(signature.digest()).decode("ascii"),
+    }
+
+
+def _key(variable: str) -> bytes:
+    secret = os.environ.get(variable, "").strip()
+    if not secret:
+        raise InvalidInput(Problem(field="signing_secret_env", message=f"the environment variable {variable} is not set"))
+    try:
+        key = base64.b64decode(secret.removeprefix(SECRET_PREFIX), validate=True)
+    except (binascii.Error, ValueError):
+        key = b""
+    if not secret.startswith(SECRET_PREFIX) or not key:
+        message = f"{variable} must hold a Standard Webhooks secret: {SECRET_PREFIX} and then base64"
+        raise InvalidInput(Problem(field="signing_secret_env", message=message))
+    return key

@@ -1,0 +1,244 @@
+"""`Loop`: the library's door to the loop."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Mapping, Sequence
+from contextlib import ExitStack
+from decimal import Decimal
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias, cast
+
+from ..core.errors import InvalidInput, Problem
+from ..core.events import RunEvent, RunFinished
+from ..core.models import Candidate, Direction, Feedback
+from ..core.ports import AgentPort, AskModel, Clock, Evaluator, EvaluatorContext, RunStore
+from ..core.result import RunResult
+from ..core.spec import HistorySpec, Price
+from ..core.stop import Stop, budget_of, check_stop
+from ..store.jsonl import JournalFile
+from ..store.memory import MemoryRunStore, Sink
+from .clock import SteadyClock
+from .plan import Halt, Plan, Ports
+from .run import run_loop
+from .scoring import RETRY_DELAYS, Scorer
+
+if TYPE_CHECKING:
+    from pydantic_ai.agent import AbstractAgent
+
+Scored: TypeAlias = "float | int | tuple[float, str] | Mapping[str, object] | Feedback"
+Evaluate: TypeAlias = "Callable[[str], Scored | Awaitable[Scored]] | Callable[[Candidate], Scored | Awaitable[Scored]]"
+"""What a library user may pass as an evaluator: it gets the candidate's text and returns a number, a
+`(number, detail)` pair, a mapping `{score, detail, cost_usd}` or a `Feedback`."""
+
+
+class Loop:
+    """An agent, an evaluator and stop conditions, ready to run on any goal.
+
+    Args:
+        agent: a pydantic-ai agent, a model string such as `"openai:gpt-4o-mini"`, or anything that takes turns.
+        evaluate: a function that scores a candidate, or an `Evaluator`; without one the loop ends by `loop_done`
+            or a limit, and the best candidate is the last.
+        stop: when to stop, e.g. `Target(0.95) | MaxIterations(20) | Budget("0.50")`.
+        holdout: a second evaluator that the agent never sees.
+        direction: whether a higher or a lower score is better.
+        attempts: how many dialogues run side by side on one wallet.
+        history: what the agent is shown of earlier iterations.
+        prices: USD per million tokens by model string, before the built-in list.
+        name: what people call the loop.
+
+    Raises:
+        InvalidInput: the stop condition can't work, and why.
+    """
+
+    def __init__(
+        self,
+        *,
+        agent: AbstractAgent[object, object] | AgentPort | Wiring | str,
+        evaluate: Evaluate | Evaluator | None = None,
+        stop: Stop,
+        holdout: Evaluate | Evaluator | None = None,
+        direction: Direction = "maximize",
+        attempts: int = 1,
+        history: HistorySpec | None = None,
+        prices: Mapping[str, Price] | None = None,
+        name: str = "loop",
+    ) -> None:
+        if attempts < 1:
+            raise InvalidInput(Problem(field="attempts", message=f"must be 1 or more, not {attempts}"))
+        self.name = name
+        self.stop = stop
+        self.direction: Direction = direction
+        self.attempts = attempts
+        self.history = history or HistorySpec()
+        self.wiring = Wiring.of(agent, prices or {})
+        self._evaluator = _evaluator(evaluate)
+        self._holdout = _evaluator(holdout)
+        problems = check_stop(stop, has_evaluator=evaluate is not None, free_of_charge=self.wiring.free_of_charge)
+        if problems:
+            raise InvalidInput(*problems)
+
+    async def run(self, goal: str, *, journal: Path | None = None) -> RunResult:
+        """Run the loop on a goal until a stop condition holds.
+
+        Args:
+            goal: what the agent should achieve.
+            journal: a file to append the run's events to, one JSON line each.
+        """
+        return await self.start(goal, journal=journal)
+
+    def run_sync(self, goal: str, *, journal: Path | None = None) -> RunResult:
+        """`run` for code that isn't async."""
+        return asyncio.run(self.run(goal, journal=journal))
+
+    async def stream(self, goal: str, *, journal: Path | None = None) -> AsyncIterator[RunEvent]:
+        """Run the loop and give its events as they happen; leaving the iteration stops the run."""
+        run = self.start(goal, journal=journal)
+        try:
+            async for event in run.events():
+                yield event
+        finally:
+            run.cancel()
+            await run
+
+    def start(self, goal: str, *, journal: Path | None = None, run_id: str | None = None) -> Run:
+        """Start the loop in the background of the running event loop; await the returned `Run` for its result."""
+        if not goal.strip():
+            raise InvalidInput(Problem(field="goal", message="is empty; say what the agent should achieve"))
+        return Run(self, goal, journal=journal, run_id=run_id or new_run_id())
+
+    def ports(self, store: RunStore, clock: Clock) -> Ports:
+        """The loop's world around a store and a clock."""
+        scorer = None
+        if self._evaluator:
+            scorer = Scorer(evaluator=self._evaluator, holdout=self._holdout, retry_delays=self.wiring.retry_delays)
+        context = EvaluatorContext(store=store, clock=clock, ask=self.wiring.ask(store) if self.wiring.ask else None)
+        return Ports(
+            agent=self.wiring.agent,
+            scorer=scorer,
+            store=store,
+            clock=clock,
+            evaluation=context,
+            last_lap_usd=self.wiring.last_lap_usd,
+        )
+
+    def plan(self, goal: str, run_id: str) -> Plan:
+        """The plan of one run of this loop."""
+        return Plan(
+            run_id=run_id,
+            name=self.name,
+            goal=goal,
+            stop=self.stop,
+            direction=self.direction,
+            attempts=self.attempts,
+            history=self.history,
+            has_schema=self.wiring.has_schema,
+            model=self.wiring.model,
+        )
+
+
+class Wiring:
+    """How a loop reaches models: made from a pydantic-ai agent here, from a loop file by the service."""
+
+    def __init__(
+        self,
+        agent: AgentPort,
+        *,
+        model: str = "",
+        has_schema: bool = False,
+        free_of_charge: bool = False,
+        ask: Callable[[RunStore], AskModel] | None = None,
+        last_lap_usd: Decimal = Decimal(0),
+        retry_delays: Sequence[float] = RETRY_DELAYS,
+    ) -> None:
+        self.agent = agent
+        self.model = model
+        self.has_schema = has_schema
+        self.free_of_charge = free_of_charge
+        self.ask = ask
+        self.last_lap_usd = last_lap_usd
+        self.retry_delays = retry_delays
+
+    @classmethod
+    def of(cls, agent: AbstractAgent[object, object] | AgentPort | Wiring | str, prices: Mapping[str, Price]) -> Wiring:
+        """Wire an agent given in any of the library's ways."""
+        if isinstance(agent, Wiring):
+            return agent
+        if hasattr(agent, "take_turn"):
+            return cls(cast(AgentPort, agent))
+        from pydantic_ai import Agent
+        from pydantic_ai.models import Model
+
+        from ..agents.prices import PriceBook
+        from ..agents.turn import AgentRunner
+        from ..builtins.loop_done import loop_done_toolset
+
+        book = PriceBook(prices)
+        real = Agent(agent) if isinstance(agent, str) else cast("AbstractAgent[object, object]", agent)
+        runner = AgentRunner(real, prices=book, toolsets=[loop_done_toolset()])
+        model = real.model
+        free = isinstance(model, Model) and book.is_free(model)
+        name = model.model_id if isinstance(model, Model) else str(model or "")
+        return cls(runner, model=name, has_schema=real.output_type is not str, free_of_charge=free)
+
+
+class Run:
+    """A run in progress: await it for its result, iterate `events()` to watch, `cancel()` to stop it cleanly."""
+
+    def __init__(self, loop: Loop, goal: str, *, journal: Path | None, run_id: str) -> None:
+        self.id = run_id
+        self._halt = Halt()
+        self._watchers: list[asyncio.Queue[RunEvent]] = []
+        self._files = ExitStack()
+        sinks: list[Sink] = [self._publish]
+        if journal is not None:
+            sinks.insert(0, self._files.enter_context(JournalFile(journal)))
+        clock = SteadyClock()
+        store = MemoryRunStore(run_id, cap=budget_of(loop.stop), clock=clock, sinks=sinks)
+        self._task = asyncio.ensure_future(run_loop(loop.plan(goal, run_id), loop.ports(store, clock), self._halt))
+        self._task.add_done_callback(lambda _: self._files.close())
+
+    def cancel(self) -> None:
+        """Stop the run: what is in flight is cancelled, what is paid for is kept. Await the run for its result."""
+        self._halt("cancelled")
+
+    async def events(self) -> AsyncIterator[RunEvent]:
+        """The run's events from now on, to its last one. Leaving the iteration doesn't stop the run."""
+        queue: asyncio.Queue[RunEvent] = asyncio.Queue()
+        self._watchers.append(queue)
+        try:
+            while not (self._task.done() and queue.empty()):
+                getting = asyncio.ensure_future(queue.get())
+                await asyncio.wait({getting, self._task}, return_when=asyncio.FIRST_COMPLETED)
+                if not getting.done():
+                    getting.cancel()
+                    continue
+                event = getting.result()
+                yield event
+                if isinstance(event, RunFinished):
+                    return
+        finally:
+            self._watchers.remove(queue)
+
+    def __await__(self) -> Generator[object, None, RunResult]:
+        return self._task.__await__()
+
+    def _publish(self, event: RunEvent) -> None:
+        for queue in self._watchers:
+            queue.put_nowait(event)
+
+
+def new_run_id() -> str:
+    """A new run's id: sorts by time of creation, unique everywhere."""
+    import time
+
+    return f"run_{int(time.time() * 1000):011x}{uuid.uuid4().hex[:10]}"
+
+
+def _evaluator(evaluate: Evaluate | Evaluator | None) -> Evaluator | None:
+    if evaluate is None or hasattr(evaluate, "evaluate"):
+        return cast("Evaluator | None", evaluate)
+    from ..feedback.python import CallableEvaluator
+
+    return CallableEvaluator(cast("Evaluate", evaluate))
