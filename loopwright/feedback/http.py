@@ -10,7 +10,9 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
+from functools import lru_cache
 
+from pydantic import JsonValue
 from pydantic_core import to_json
 
 from ..core import spec
@@ -24,6 +26,8 @@ from .parse import feedback_from_json, quote, reported_cost
 
 MAX_ANSWER_BYTES = 1_000_000
 """A larger answer is an evaluator failure."""
+_SHORTEST_SECRET = 8
+"""A shorter value is not looked for in answers: `1` stands in most of them, and rightly."""
 SECRET_PREFIX = "whsec_"  # noqa: S105 - the mark of a Standard Webhooks secret, not one
 
 
@@ -48,7 +52,7 @@ class EndpointEvaluator:
     @property
     def name(self) -> str:
         """`http` and the endpoint's host."""
-        return f"http {host_and_port(self.url).removesuffix(':443').removesuffix(':80')}"
+        return _name(self.url)
 
     async def evaluate(self, request: EvaluationRequest, context: EvaluatorContext) -> Feedback:
         """Ask the endpoint once.
@@ -68,9 +72,9 @@ class EndpointEvaluator:
     async def _post(self, request: EvaluationRequest, now: int) -> Response:
         body = _body(request)
         headers = {
-            "Content-Type": "application/json",
-            **resolve_headers(self.headers),
-            "Idempotency-Key": request.idempotency_key,
+            "content-type": "application/json",
+            **{name.lower(): value for name, value in resolve_headers(self.headers).items()},
+            "idempotency-key": request.idempotency_key,
         }
         if self.signing_secret_env:
             headers |= _signed(body, request.idempotency_key, now, secret_in=self.signing_secret_env)
@@ -90,7 +94,9 @@ class EndpointEvaluator:
             raise EvaluatorFailed(f"{self.name} did not answer in UTF-8", transient=True) from None
         if not 200 <= answer.status < 300:
             raise EvaluatorFailed(
-                f"{self.name} answered HTTP {answer.status}: {quote(text)}", transient=True, cost_usd=reported_cost(text)
+                f"{self.name} answered HTTP {answer.status}: {quote(text)}",
+                transient=True,
+                cost_usd=reported_cost(text),
             )
         return feedback_from_json(text, who=self.name)
 
@@ -98,7 +104,8 @@ class EndpointEvaluator:
         # An endpoint that echoes its request must not carry a secret into a message, a prompt or the journal.
         for reference in (match for value in self.headers.values() for match in ENV_REFERENCE.finditer(value)):
             secret = os.environ.get(reference[1], "").strip()
-            text = text.replace(secret, reference[0]) if secret else text
+            if len(secret) >= _SHORTEST_SECRET:
+                text = text.replace(secret, reference[0])
         return text
 
 
@@ -122,8 +129,13 @@ def build(described: spec.HttpEvaluator, surroundings: Surroundings) -> Evaluato
     )
 
 
+@lru_cache
+def _name(url: str) -> str:
+    return f"http {host_and_port(url).removesuffix(':443').removesuffix(':80')}"
+
+
 def _body(request: EvaluationRequest) -> bytes:
-    content = {
+    content: dict[str, JsonValue] = {
         "candidate": request.candidate.text,
         "goal": request.goal,
         "run_id": request.run_id,
@@ -148,7 +160,9 @@ def _signed(body: bytes, message_id: str, now: int, *, secret_in: str) -> dict[s
 def _key(variable: str) -> bytes:
     secret = os.environ.get(variable, "").strip()
     if not secret:
-        raise InvalidInput(Problem(field="signing_secret_env", message=f"the environment variable {variable} is not set"))
+        raise InvalidInput(
+            Problem(field="signing_secret_env", message=f"the environment variable {variable} is not set")
+        )
     try:
         key = base64.b64decode(secret.removeprefix(SECRET_PREFIX), validate=True)
     except (binascii.Error, ValueError):

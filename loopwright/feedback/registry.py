@@ -20,9 +20,7 @@ BUILDERS: Mapping[str, Builder] = {
 }
 
 
-def build_evaluator(
-    spec: EvaluatorSpec, *, egress: EgressClient, folder: Path, where: str = "evaluator"
-) -> Evaluator:
+def build_evaluator(spec: EvaluatorSpec, *, egress: EgressClient, folder: Path, where: str = "evaluator") -> Evaluator:
     """Build the evaluator that `spec` describes.
 
     `folder` is the loop file's: commands run there, and `python` functions are found there. `where` is the
