@@ -40,7 +40,9 @@ def _build_one(choice: ModelChoice, name: str) -> Model:
         pace = choice.settings.get("practice_pace", 0.25)
         return PracticeModel(pace=float(pace) if isinstance(pace, int | float) else 0.25)
     if name == "test":
-        message = "`test` is pydantic-ai's stand-in and makes no real requests; use `practice` to try things without a key"
+        message = (
+            "`test` is pydantic-ai's stand-in and makes no real requests; use `practice` to try things without a key"
+        )
         raise InvalidInput(Problem(field="model", message=message))
 
     def provider(kind: str) -> Provider[object]:

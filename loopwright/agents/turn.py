@@ -86,9 +86,7 @@ class AgentRunner:
             )
         messages = result.new_messages()
         calls = tuple(_tool_calls(messages))
-        return Turn(
-            candidate=_candidate(result.output), done_reason=_done_reason(messages), tool_calls=calls
-        )
+        return Turn(candidate=_candidate(result.output), done_reason=_done_reason(messages), tool_calls=calls)
 
 
 def _message(message: Message) -> ModelMessage:

@@ -168,3 +168,4 @@ class Cost(Frozen):
     by_role: Mapping[Role, Usd] = Field(default_factory=dict[Role, Decimal])
     tokens: Tokens = Tokens()
     requests: int = 0
+    """Model requests that were sent."""

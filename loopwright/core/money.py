@@ -28,13 +28,12 @@ def usd(value: object) -> Decimal:
 
 
 def show_usd(amount: Decimal) -> str:
-    """Show an amount to people: cents, or four significant digits below ten cents (`$1.20`, `$0.0031`)."""
-    if amount == 0:
-        return "$0.00"
-    if abs(amount) >= Decimal("0.1"):
-        return f"${amount:.2f}" if amount == amount.quantize(Decimal("0.01")) else f"${amount:.4f}"
-    digits = -amount.adjusted() + 3
-    return f"${amount:.{digits}f}"
+    """Show an amount to people: `$1.20`, `$0.3125`, and three significant digits below a cent (`$0.000123`)."""
+    if amount == amount.quantize(Decimal("0.01")):
+        return f"${amount:.2f}"
+    digits = 4 if abs(amount) >= Decimal("0.01") else 2 - amount.adjusted()
+    shown = f"{amount:.{digits}f}".rstrip("0")
+    return f"${shown}" if len(shown.partition(".")[2]) >= 2 else f"${amount:.2f}"
 
 
 Usd = Annotated[Decimal, BeforeValidator(usd), PlainSerializer(lambda v: f"{v:f}", return_type=str, when_used="json")]

@@ -13,7 +13,7 @@ from ..core.errors import BudgetExceeded, EvaluatorFailed
 from ..core.events import EvaluationRetried
 from ..core.models import EvaluationRequest, Feedback
 from ..core.ports import Evaluator, EvaluatorContext, Spender
-from ..core.wallet import ZERO, Charge
+from ..core.wallet import ZERO, Basis, Charge
 
 RETRY_DELAYS = (0.25, 1.0)
 """Seconds before the second and the third try of an evaluation that failed in passing."""
@@ -62,29 +62,33 @@ class Scorer:
     async def _once(
         self, evaluator: Evaluator, request: EvaluationRequest, context: EvaluatorContext, operation: str
     ) -> Feedback:
-        most = max(evaluator.max_cost_usd, self._dearest.get(evaluator.name, ZERO))
+        store = context.store
         spender = Spender(role="evaluator", attempt=request.attempt, iteration=request.iteration)
-        reservation = await context.store.reserve(spender, evaluator.name, most)
+        most = max(evaluator.max_cost_usd, self._dearest.get(evaluator.name, ZERO))
+        reservation = await store.reserve(spender, evaluator.name, most) if most else None
         # Until the evaluator says otherwise it may have spent all that it could.
-        charge = Charge(reservation=reservation, amount=most, basis="reserved", why="the cost can't be known")
+        cost, why = most, "the evaluator did not say what it cost"
+        basis: Basis = "reserved"
         result: JsonValue = None
         try:
             feedback = await evaluator.evaluate(request, context)
             result = feedback.model_dump(mode="json")
-            charge = self._charge(evaluator, charge, feedback.cost_usd)
+            if feedback.cost_usd is not None:
+                cost, basis, why = feedback.cost_usd, "reported", ""
             return feedback
         except EvaluatorFailed as failure:
-            charge = self._charge(evaluator, charge, failure.cost_usd)
+            if failure.cost_usd is not None:
+                cost, basis, why = failure.cost_usd, "reported", ""
             raise
         except BudgetExceeded:
-            charge = charge.model_copy(update={"amount": ZERO, "basis": "released", "why": "it was not sent"})
+            cost, basis, why = ZERO, "released", "it was not sent"
             raise
         finally:
-            done = operation if result is not None else None
-            await asyncio.shield(context.store.settle([charge], operation=done, result=result))
-
-    def _charge(self, evaluator: Evaluator, charge: Charge, reported: Decimal | None) -> Charge:
-        if reported is None:
-            return charge
-        self._dearest[evaluator.name] = max(self._dearest.get(evaluator.name, ZERO), reported)
-        return charge.model_copy(update={"amount": reported, "basis": "reported", "why": ""})
+            charges: list[Charge] = []
+            if cost or reservation:
+                self._dearest[evaluator.name] = max(self._dearest.get(evaluator.name, ZERO), cost)
+                reservation = reservation or await store.reserve(spender, evaluator.name, ZERO)
+                charges = [Charge(reservation=reservation, amount=cost, basis=basis, why=why)]
+            if charges or result is not None:
+                done = operation if result is not None else None
+                await asyncio.shield(store.settle(charges, operation=done, result=result))

@@ -31,7 +31,7 @@ class _Tally:
     def add(self, charge: Charge) -> None:
         self.by_role[charge.reservation.role] += charge.amount
         self.tokens += charge.tokens
-        self.requests += charge.basis != "released"
+        self.requests += charge.basis != "released" and charge.reservation.role != "evaluator"
 
     def cost(self) -> Cost:
         roles: dict[Role, Decimal] = {role: amount for role, amount in self.by_role.items() if amount}

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loopwright.core.errors import InvalidInput
-from loopwright.core.models import Candidate, Direction, Feedback, Iteration
+from loopwright.core.models import Candidate, Direction, Feedback, Iteration, StopReason
 from loopwright.core.state import RunState
 from loopwright.core.stop import (
     PRECEDENCE,
@@ -76,7 +76,7 @@ def test_or_fires_when_either_does_and_when_both_do(
     a: Stop, b: Stop, scores: list[float | None], seconds: float
 ) -> None:
     state, now = played(scores), START + timedelta(seconds=seconds)
-    fired = [r for r in (a(state, now), b(state, now)) if r]
+    fired: list[StopReason] = [r for r in (a(state, now), b(state, now)) if r]
     assert (a | b)(state, now) == first_reason(fired)
     assert (a & b)(state, now) == (first_reason(fired) if len(fired) == 2 else None)
 
