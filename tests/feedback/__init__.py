@@ -1,0 +1,1 @@
+"""Evaluators against real servers and real processes."""
