@@ -109,7 +109,7 @@ class ScriptedModel(Model):
     ) -> AsyncGenerator[StreamedResponse]:
         """Give the next reply as a stream."""
         response = await self.request(messages, model_settings, model_request_parameters)
-        yield CompletedStreamedResponse(model_request_parameters, response)
+        yield CompletedStreamedResponse(response, model_request_parameters=model_request_parameters, replay_events=True)
 
 
 def _last_prompt(messages: list[ModelMessage]) -> str:

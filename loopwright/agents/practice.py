@@ -54,9 +54,10 @@ def next_guess(prompt: str, turn: int) -> str:
 
 
 def _codes(length: int, first: str, last: str, turn: int) -> Iterator[str]:
+    """Every code once, in an order of the turn's own, so that a forgotten guess isn't made again for ever."""
+    order = random.Random(turn)  # noqa: S311 - an order, not a secret
     letters = [chr(c) for c in range(ord(first), ord(last) + 1)]
-    random.Random(turn).shuffle(letters)  # noqa: S311 - an order, not a secret
-    return ("".join(code) for code in product(letters, repeat=length))
+    return ("".join(code) for code in product(*(order.sample(letters, len(letters)) for _ in range(length))))
 
 
 class PracticeModel(Model):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import cast
 
 from pydantic import JsonValue
@@ -77,7 +77,7 @@ class AgentRunner:
                 )
         except Exception as error:
             # The boundary to everybody's code: models, providers, tools. Each failure becomes one of ours.
-            raise _ours(error) from error
+            raise our_error(error, AgentFailed) from error
         if result.usage.requests > meter.seen:
             unseen = result.usage.requests - meter.seen
             raise UnmeteredRequests(
@@ -128,12 +128,12 @@ def _done_reason(messages: Sequence[ModelMessage]) -> str | None:
     return None
 
 
-def _ours(error: Exception) -> LoopwrightError:
-    """The error of ours inside an error of somebody else's; the budget first."""
+def our_error(error: Exception, otherwise: Callable[[str], LoopwrightError]) -> LoopwrightError:
+    """The error of ours inside an error of somebody else's, the budget's first; `otherwise` makes one of its text."""
     inside = [e for e in _chain(error) if isinstance(e, LoopwrightError)]
     for found in (*(e for e in inside if isinstance(e, BudgetExceeded)), *inside):
         return found
-    return AgentFailed(f"{type(error).__name__}: {error}")
+    return otherwise(f"{type(error).__name__}: {error}")
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:

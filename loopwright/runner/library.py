@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractAsyncContextManager, ExitStack, nullcontext
 from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias, cast
 
-from ..core.errors import InvalidInput, Problem
+from ..core.errors import InvalidInput, Problem, UnknownPrice
 from ..core.events import RunEvent, RunFinished
 from ..core.models import Candidate, Direction, Feedback
 from ..core.ports import AgentPort, AskModel, Clock, Evaluator, EvaluatorContext, RunStore
@@ -26,6 +26,9 @@ from .scoring import RETRY_DELAYS, Scorer
 
 if TYPE_CHECKING:
     from pydantic_ai.agent import AbstractAgent
+    from pydantic_ai.models import Model
+
+    from ..agents.prices import PriceBook
 
 Scored: TypeAlias = "float | int | tuple[float, str] | Mapping[str, object] | Feedback"
 Evaluate: TypeAlias = "Callable[[str], Scored | Awaitable[Scored]] | Callable[[Candidate], Scored | Awaitable[Scored]]"
@@ -151,6 +154,7 @@ class Wiring:
         ask: Callable[[RunStore], AskModel] | None = None,
         last_lap_usd: Decimal = Decimal(0),
         retry_delays: Sequence[float] = RETRY_DELAYS,
+        lifespan: Callable[[], AbstractAsyncContextManager[object]] = nullcontext,
     ) -> None:
         self.agent = agent
         self.model = model
@@ -159,6 +163,8 @@ class Wiring:
         self.ask = ask
         self.last_lap_usd = last_lap_usd
         self.retry_delays = retry_delays
+        self.lifespan = lifespan
+        """Entered for the length of each run: holds connections and tool servers open."""
 
     @classmethod
     def of(cls, agent: AbstractAgent[object, object] | AgentPort | Wiring | str, prices: Mapping[str, Price]) -> Wiring:
@@ -178,9 +184,15 @@ class Wiring:
         real = Agent(agent) if isinstance(agent, str) else cast("AbstractAgent[object, object]", agent)
         runner = AgentRunner(real, prices=book, toolsets=[loop_done_toolset()])
         model = real.model
-        free = isinstance(model, Model) and book.is_free(model)
+        free = isinstance(model, Model) and _is_free(book, model)
         name = model.model_id if isinstance(model, Model) else str(model or "")
-        return cls(runner, model=name, has_schema=real.output_type is not str, free_of_charge=free)
+        return cls(
+            runner,
+            model=name,
+            has_schema=real.output_type is not str,
+            free_of_charge=free,
+            lifespan=lambda: real,
+        )
 
 
 class Run:
@@ -196,7 +208,7 @@ class Run:
             sinks.insert(0, self._files.enter_context(JournalFile(journal)))
         clock = SteadyClock()
         store = MemoryRunStore(run_id, cap=budget_of(loop.stop), clock=clock, sinks=sinks)
-        self._task = asyncio.ensure_future(run_loop(loop.plan(goal, run_id), loop.ports(store, clock), self._halt))
+        self._task = asyncio.ensure_future(self._work(loop, loop.plan(goal, run_id), loop.ports(store, clock)))
         self._task.add_done_callback(lambda _: self._files.close())
 
     def cancel(self) -> None:
@@ -224,6 +236,10 @@ class Run:
     def __await__(self) -> Generator[object, None, RunResult]:
         return self._task.__await__()
 
+    async def _work(self, loop: Loop, plan: Plan, ports: Ports) -> RunResult:
+        async with loop.wiring.lifespan():
+            return await run_loop(plan, ports, self._halt)
+
     def _publish(self, event: RunEvent) -> None:
         for queue in self._watchers:
             queue.put_nowait(event)
@@ -241,4 +257,11 @@ def _evaluator(evaluate: Evaluate | Evaluator | None) -> Evaluator | None:
         return cast("Evaluator | None", evaluate)
     from ..feedback.python import CallableEvaluator
 
-    return CallableEvaluator(cast("Evaluate", evaluate))
+    return CallableEvaluator(function=cast("Evaluate", evaluate))
+
+
+def _is_free(book: PriceBook, model: Model) -> bool:
+    try:
+        return book.price_of(model).is_free
+    except UnknownPrice:  # refused before the first request, with the way out
+        return False
