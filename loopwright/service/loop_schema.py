@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import json
-import re
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, cast
@@ -142,7 +141,7 @@ def _value(key: str, value: Any) -> Any:
         return group if key == "default" else _mended(group)
     if isinstance(value, list) and key in ("anyOf", "oneOf", "prefixItems"):
         return [_mended(item) for item in cast("list[dict[str, Any]]", value)]
-    return re.sub(r"\s+", " ", str(value)) if key == "description" else cast(Any, value)
+    return " ".join(cast(str, value).split()) if key == "description" else cast(Any, value)
 
 
 def _is_usd(options: list[Any]) -> bool:

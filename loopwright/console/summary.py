@@ -1,0 +1,66 @@
+"""The end of a run: why it is over, the best candidate, what it cost, where the journal is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from rich.text import Text
+
+from ..core.models import Cost
+from ..core.money import show_usd
+from ..core.result import RunResult
+from .text import clean, score_text
+
+LONGEST = 20_000
+"""Characters of a candidate that a terminal shows; the whole is in the journal and in `--output`."""
+
+
+def summary(result: RunResult, *, journal: Path, output: Path | None) -> Iterator[Text]:
+    """The lines that end a run."""
+    colour = {"target_reached": "bold green", "error": "bold red"}.get(result.stop_reason, "bold")
+    yield Text(clean(result.sentence), style=colour)
+    yield Text()
+    yield from _best(result)
+    yield _cost(result.cost)
+    if result.holdout:
+        parted = result.holdout.parted_at is not None
+        yield _fact("holdout", clean(result.holdout.sentence), "yellow" if parted else "")
+    if output:
+        yield _fact("written", str(output))
+    yield _fact("journal", str(journal))
+
+
+def _best(result: RunResult) -> Iterator[Text]:
+    best = result.best
+    if best is None or best.candidate is None:
+        yield Text("There is no candidate: no iteration came to one.", style="yellow")
+        yield Text()
+        return
+    where = f"iteration {best.number}" + (f" of attempt {best.attempt}" if _several(result) else "")
+    score = f", score {score_text(best.score)}" if best.score is not None else ""
+    yield Text.assemble(("Best candidate", "bold"), (f"  {where}{score}", "dim"))
+    text = clean(best.text).rstrip("\n")
+    yield Text(text[:LONGEST])
+    if len(text) > LONGEST:
+        rest = f"… and {len(text) - LONGEST:,} characters more: see the journal, or use --output FILE"
+        yield Text(rest, style="dim")
+    yield Text()
+
+
+def _several(result: RunResult) -> bool:
+    return any(i.attempt > 1 for i in result.iterations)
+
+
+def _cost(cost: Cost) -> Text:
+    roles = ", ".join(
+        f"{role} {show_usd(amount)}" for role, amount in sorted(cost.by_role.items(), key=lambda r: -r[1])
+    )
+    requests = "1 request" if cost.requests == 1 else f"{cost.requests:,} requests"
+    cached = f" ({cost.tokens.cached:,} cached)" if cost.tokens.cached else ""
+    tokens = f"{requests}, {cost.tokens.input:,} tokens in{cached}, {cost.tokens.output:,} out"
+    return _fact("cost", f"{show_usd(cost.total)}{f': {roles}' if roles else ''} ({tokens})")
+
+
+def _fact(label: str, text: str, style: str = "") -> Text:
+    return Text.assemble((f"{label:<8} ", "dim"), (text, style))
