@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from decimal import Decimal
 
 
@@ -35,6 +37,30 @@ class InvalidInput(LoopwrightError):
     def __init__(self, *problems: Problem) -> None:
         self.problems = problems
         super().__init__("\n".join(str(p) for p in problems) or None)
+
+
+@dataclass
+class Problems:
+    """Collects what is wrong with an input, so that all of it is reported at once."""
+
+    found: list[Problem] = field(default_factory=list[Problem])
+
+    @contextmanager
+    def collecting(self) -> Generator[None]:
+        """Keep the problems of an `InvalidInput` that is raised inside, and go on."""
+        try:
+            yield
+        except InvalidInput as error:
+            self.found += error.problems
+
+    def refuse(self) -> None:
+        """Raise what was found, if anything was.
+
+        Raises:
+            InvalidInput: everything that was collected.
+        """
+        if self.found:
+            raise InvalidInput(*self.found)
 
 
 class UnknownPrice(LoopwrightError):
@@ -84,3 +110,7 @@ class UnmeteredRequests(LoopwrightError):
 
 class StoreUnavailable(LoopwrightError):
     """What happened can't be recorded, so nothing may go on."""
+
+
+class StaleEpoch(LoopwrightError):
+    """Another worker has taken over this run, so this one may not write to it any more."""

@@ -10,6 +10,7 @@ from pydantic import Field, JsonValue, TypeAdapter
 from .models import Cost, Direction, Frozen, Iteration
 from .money import Usd
 from .stop import StopReason
+from .text import Text
 from .wallet import Charge, Reservation
 
 
@@ -37,13 +38,20 @@ class Event(Frozen):
 class RunStarted(Event):
     type: Literal["run_started"] = "run_started"
     loop: str
-    goal: str
+    goal: Text
     stop: dict[str, JsonValue]
     direction: Direction = "maximize"
     attempts: int = 1
     model: str = ""
     evaluator: str | None = None
     version: str = ""
+
+
+class RunResumed(Event):
+    """A worker goes on with a run that another one left, or that was given more."""
+
+    type: Literal["run_resumed"] = "run_resumed"
+    why: Literal["recovered", "extended"]
 
 
 class IterationStarted(Event):
@@ -81,9 +89,9 @@ class ToolCalled(Event):
     type: Literal["tool_called"] = "tool_called"
     attempt: int
     number: int
-    name: str
-    arguments: str
-    result: str = ""
+    name: Text
+    arguments: Text
+    result: Text = ""
 
 
 class TextDelta(Event):
@@ -92,7 +100,7 @@ class TextDelta(Event):
     type: Literal["text_delta"] = "text_delta"
     attempt: int
     number: int
-    text: str
+    text: Text
 
 
 class CandidateProduced(Event):
@@ -101,14 +109,14 @@ class CandidateProduced(Event):
     type: Literal["candidate_produced"] = "candidate_produced"
     attempt: int
     number: int
-    text: str
+    text: Text
 
 
 class EvaluationRetried(Event):
     type: Literal["evaluation_retried"] = "evaluation_retried"
     attempt: int
     number: int
-    why: str
+    why: Text
 
 
 class IterationFinished(Event):
@@ -116,23 +124,27 @@ class IterationFinished(Event):
     iteration: Iteration
     is_best: bool
     best_score: float | None
+    """The best score of the attempt so far."""
+    elapsed_seconds: float = 0.0
+    """Seconds from the run's start to the end of the iteration."""
     wallet: WalletView
 
 
 class RunFinished(Event):
     type: Literal["run_finished"] = "run_finished"
     stop_reason: StopReason
-    sentence: str
+    sentence: Text
     best: Iteration | None
     cost: Cost
     iterations: int
     """Finished iterations of all attempts."""
     seconds: float
-    error: str | None = None
+    error: Text | None = None
 
 
 RunEvent = Annotated[
     RunStarted
+    | RunResumed
     | IterationStarted
     | MoneyReserved
     | MoneySettled

@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue
 
 from .money import Usd
+from .text import Text
 from .wallet import Role, Tokens
 
 Direction = Literal["maximize", "minimize"]
@@ -55,7 +56,7 @@ class Feedback(Frozen):
     """What an evaluator says about a candidate."""
 
     score: Annotated[float, BeforeValidator(finite_score)]
-    detail: str = ""
+    detail: Text = ""
     """What the agent is told beside the score; whole here, shortened in the prompt."""
     cost_usd: Usd | None = None
     """What the evaluation cost, where the evaluator says so."""
@@ -74,7 +75,7 @@ class PartScore(Frozen):
 class Candidate(Frozen):
     """What the agent produced in a turn."""
 
-    text: str
+    text: Text
     """The text; for a loop with an output schema, the JSON as text."""
     data: JsonValue = None
     """The parsed JSON where the loop has an output schema."""
@@ -83,10 +84,10 @@ class Candidate(Frozen):
 class ToolCall(Frozen):
     """A tool call that the agent made in a turn, for the transcript."""
 
-    name: str
-    arguments: str
+    name: Text
+    arguments: Text
     """As the model wrote them, JSON text."""
-    result: str = ""
+    result: Text = ""
 
 
 class Iteration(Frozen):
@@ -98,13 +99,13 @@ class Iteration(Frozen):
     candidate: Candidate | None = None
     feedback: Feedback | None = None
     holdout: Feedback | None = None
-    holdout_failure: str | None = None
+    holdout_failure: Text | None = None
     """Why there is no holdout score though one was asked for; this doesn't fail the iteration."""
-    failure: str | None = None
+    failure: Text | None = None
     """Why there is no candidate or no score."""
     interrupted: StopReason | None = None
     """Why the run could not go on after this iteration: it was cut short, or its error would come again."""
-    done_reason: str | None = None
+    done_reason: Text | None = None
     """What the agent gave as its reason when it called `loop_done`."""
     tool_calls: tuple[ToolCall, ...] = ()
     cost_usd: Usd = Decimal(0)
@@ -141,7 +142,7 @@ class Turn(Frozen):
     """What came of one agent turn."""
 
     candidate: Candidate
-    done_reason: str | None = None
+    done_reason: Text | None = None
     tool_calls: tuple[ToolCall, ...] = ()
 
 

@@ -19,7 +19,7 @@ def usd(value: object) -> Decimal:
     if isinstance(value, bool) or not isinstance(value, Decimal | int | float | str):
         raise ValueError("must be an amount of US dollars such as 0.50")
     try:
-        amount = Decimal(str(value).strip().removeprefix("$"))
+        amount = value if isinstance(value, Decimal) else Decimal(str(value).strip().removeprefix("$"))
     except InvalidOperation:
         raise ValueError(f"{value!r} is not an amount of US dollars; write it like 0.50") from None
     if not amount.is_finite() or amount < 0:

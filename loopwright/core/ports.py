@@ -57,7 +57,7 @@ class RunStore(Protocol):
 
     async def settle(
         self, charges: Sequence[Charge], *, operation: str | None = None, result: JsonValue = None
-    ) -> Wallet:
+    ) -> None:
         """Book what reserved requests came to; with `operation`, record its result in the same step."""
         ...
 

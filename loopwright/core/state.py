@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from .models import Direction, Iteration
 from .stop import Stop, StopReason, first_reason
@@ -23,6 +23,19 @@ class Mark:
 
     number: int
     score: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Past:
+    """What earlier executions of a run left behind: enough to go on from."""
+
+    started_at: datetime
+    iterations: tuple[Iteration, ...]
+    """Finished iterations of all attempts, in the order in which they finished."""
+    elapsed: tuple[float, ...]
+    """Seconds since the run's start at the end of each."""
+    resume_after: int = 0
+    """So many of them came before the run was last given more: what ended it then ends it no longer."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,6 +130,16 @@ class RunState:
         if iteration.interrupted:  # cut short, which says nothing about the agent or the evaluator
             return self.failures_in_row
         return self.failures_in_row + 1 if iteration.failure else 0
+
+    def replay(self, past: Past, wallet: Wallet) -> RunState:
+        """The state of this attempt after what earlier executions recorded."""
+        state = self
+        for position, (iteration, elapsed) in enumerate(zip(past.iterations, past.elapsed, strict=True), start=1):
+            if iteration.attempt == self.attempt:
+                state = state.after(iteration, wallet, past.started_at + timedelta(seconds=elapsed))
+            if position == past.resume_after:
+                state = replace(state, done=False, interrupted=None, failures_in_row=0)
+        return state
 
     def interrupt(self, reason: StopReason) -> RunState:
         """The state of a run that is stopped from outside; the first reason in precedence stays."""

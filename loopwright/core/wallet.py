@@ -14,6 +14,10 @@ from .money import Usd
 Role = Literal["agent", "subagent", "judge", "evaluator", "guardrail", "compaction"]
 """Who spent the money: the breakdown of a run's cost."""
 
+LEAF_ROLES: frozenset[Role] = frozenset({"agent", "subagent", "judge", "guardrail", "compaction"})
+"""Roles whose reservations settle without waiting for another one. An evaluator's is held while its judge reserves, so
+whoever waited for it could wait for ever."""
+
 Basis = Literal["usage", "reserved", "reported", "released"]
 """How a charge was found: from the response's usage; the whole reservation, because the usage can't be known;
 a figure that an evaluator reported; or nothing, because the request surely cost nothing."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from ..core.errors import AgentFailed, BudgetExceeded, EvaluatorFailed, LoopwrightError, StoreUnavailable
@@ -14,6 +14,7 @@ from ..core.models import EvaluationRequest, Feedback, Iteration, Turn
 from ..core.ports import TurnContext
 from ..core.state import RunState
 from ..core.stop import StopReason, seconds_of
+from ..core.wallet import Wallet
 from .history import show
 from .plan import Halt, Plan, Ports
 
@@ -156,13 +157,19 @@ class Attempt:
                 iteration=done,
                 is_best=is_best,
                 best_score=self.state.best_score,
+                elapsed_seconds=self.state.clock_seconds,
                 wallet=WalletView(cap=wallet.cap, spent=wallet.spent, reserved=wallet.reserved),
             )
         )
 
 
-def first_state(plan: Plan, ports: Ports, attempt: int, started_at: datetime) -> RunState:
+def first_state(plan: Plan, ports: Ports, attempt: int, started_at: datetime, wallet: Wallet) -> RunState:
     """The state before an attempt's first iteration."""
-    state = RunState(started_at=started_at, attempt=attempt, direction=plan.direction)
-    keep = None if plan.history.policy == "full" else plan.history.recent
-    return replace(state, keep=keep, has_evaluator=ports.scorer is not None)
+    return RunState(
+        started_at=started_at,
+        attempt=attempt,
+        direction=plan.direction,
+        has_evaluator=ports.scorer is not None,
+        keep=None if plan.history.policy == "full" else plan.history.recent,
+        wallet=wallet,
+    )

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from importlib.metadata import version
 
-from ..core.errors import StoreUnavailable
-from ..core.events import RunFinished, RunStarted
+from ..core.errors import LoopwrightError, StoreUnavailable
+from ..core.events import RunFinished, RunResumed, RunStarted
 from ..core.models import Iteration
 from ..core.result import RunResult, holdout_report, stop_sentence
-from ..core.state import RunState
+from ..core.state import Past, RunState
 from ..core.stop import StopReason, Target, first_reason
 from .loop import Attempt, first_state
 from .plan import Halt, Plan, Ports
@@ -26,9 +26,12 @@ class Outcome:
     detail: str | None
 
 
-async def run_loop(plan: Plan, ports: Ports, halt: Halt) -> RunResult:
-    """Run a plan to its end. Cancelling the caller's task stops the run cleanly before the cancellation is raised."""
-    driving = asyncio.ensure_future(_drive(plan, ports, halt))
+async def run_loop(plan: Plan, ports: Ports, halt: Halt, past: Past | None = None) -> RunResult:
+    """Run a plan to its end, from its beginning or from what earlier executions left.
+
+    Cancelling the caller's task stops the run cleanly before the cancellation is raised.
+    """
+    driving = asyncio.ensure_future(_drive(plan, ports, halt, past))
     try:
         return await asyncio.shield(driving)
     except asyncio.CancelledError:
@@ -37,31 +40,58 @@ async def run_loop(plan: Plan, ports: Ports, halt: Halt) -> RunResult:
         raise
 
 
-async def _drive(plan: Plan, ports: Ports, halt: Halt) -> RunResult:
-    started = ports.clock.now()
-    attempts = [
-        Attempt(plan, ports, first_state(plan, ports, number, started), halt) for number in range(1, plan.attempts + 1)
-    ]
-    finished: list[Iteration] = []
-    for attempt in attempts:
-        attempt.finished = finished  # one list, in the order in which iterations finish
-    unrecorded: StoreUnavailable | None = None
+async def _drive(plan: Plan, ports: Ports, halt: Halt, past: Past | None) -> RunResult:
+    started = past.started_at if past else ports.clock.now()
+    attempts = await _attempts(plan, ports, halt, past or Past(started_at=started, iterations=(), elapsed=()))
+    finished = attempts[0].finished
+    recorded, failure = True, None
     try:
-        await ports.store.append(_started(plan, ports))
-        await asyncio.gather(*(_run(attempt) for attempt in attempts))
+        await ports.store.append(_opening(plan, ports, past))
+        async with ports.lifespan():
+            failure = await _side_by_side(attempts)
     except StoreUnavailable as error:
-        unrecorded = error
-        halt("error")
+        recorded, failure = False, error
+    except Exception as error:  # noqa: BLE001 - whatever happens, a run ends with a reason, and with the best so far
+        failure = error
     outcome = _outcome(attempts, plan, ports.clock.now())
-    if unrecorded:
-        outcome = Outcome("error", outcome.best, str(unrecorded))
-    return await _finish(plan, ports, outcome, finished, started, recorded=unrecorded is None)
+    if failure is not None:
+        outcome = Outcome("error", outcome.best, _in_words(failure))
+    return await _finish(plan, ports, outcome, finished, started, recorded=recorded)
+
+
+async def _attempts(plan: Plan, ports: Ports, halt: Halt, past: Past) -> list[Attempt]:
+    wallet = await ports.store.wallet()
+    finished = list(past.iterations)  # one list for all, in the order in which iterations finish
+    states = [first_state(plan, ports, n, past.started_at, wallet) for n in range(1, plan.attempts + 1)]
+    return [Attempt(plan, ports, state.replay(past, wallet), halt, finished) for state in states]
+
+
+async def _side_by_side(attempts: list[Attempt]) -> Exception | None:
+    """Run all attempts to their end. One that breaks stops the others; gives back what broke it.
+
+    Raises:
+        StoreUnavailable: the run can't be recorded any more.
+    """
+    ended = await asyncio.gather(*(_run(attempt) for attempt in attempts), return_exceptions=True)
+    errors = [error for error in ended if isinstance(error, Exception)]
+    for error in errors:
+        if isinstance(error, StoreUnavailable):
+            raise error
+    return errors[0] if errors else None
 
 
 async def _run(attempt: Attempt) -> None:
-    state = await attempt.run()
+    try:
+        state = await attempt.run()
+    except BaseException:
+        attempt.halt("error")
+        raise
     if state.stop_reason(attempt.plan.stop, attempt.ports.clock.now()) == "target_reached":
         attempt.halt("target_reached")
+
+
+def _in_words(error: Exception) -> str:
+    return str(error) if isinstance(error, LoopwrightError) else f"{type(error).__name__}: {error}"
 
 
 def _outcome(attempts: list[Attempt], plan: Plan, now: datetime) -> Outcome:
@@ -83,7 +113,10 @@ def _best_state(attempts: list[Attempt]) -> RunState:
     return top
 
 
-def _started(plan: Plan, ports: Ports) -> RunStarted:
+def _opening(plan: Plan, ports: Ports, past: Past | None) -> RunStarted | RunResumed:
+    if past is not None:
+        extended = 0 < past.resume_after == len(past.iterations)
+        return RunResumed(why="extended" if extended else "recovered")
     return RunStarted(
         loop=plan.name,
         goal=plan.goal,

@@ -14,28 +14,11 @@ from ..core.errors import BudgetExceeded, StoreUnavailable
 from ..core.events import BoundOverrun, MoneyReserved, MoneySettled, RunEvent, TextDelta, WalletView
 from ..core.models import Cost
 from ..core.ports import Clock, Spender
-from ..core.wallet import ZERO, Charge, Reservation, Role, Tokens, Wallet
+from ..core.wallet import LEAF_ROLES, ZERO, Charge, Reservation, Role, Wallet
+from .tally import Tallies
 
 Sink = Callable[[RunEvent], None]
 """Gets each event as it is recorded. One that raises `OSError` makes the store unavailable."""
-
-
-class _Tally:
-    """Running totals; `Cost` is its frozen form."""
-
-    def __init__(self) -> None:
-        self.by_role: dict[Role, Decimal] = defaultdict(Decimal)
-        self.tokens = Tokens()
-        self.requests = 0
-
-    def add(self, charge: Charge) -> None:
-        self.by_role[charge.reservation.role] += charge.amount
-        self.tokens += charge.tokens
-        self.requests += charge.basis != "released" and charge.reservation.role != "evaluator"
-
-    def cost(self) -> Cost:
-        roles: dict[Role, Decimal] = {role: amount for role, amount in self.by_role.items() if amount}
-        return Cost(total=sum(roles.values(), ZERO), by_role=roles, tokens=self.tokens, requests=self.requests)
 
 
 class MemoryRunStore:
@@ -57,8 +40,9 @@ class MemoryRunStore:
         self._seq = 0
         self._settled = asyncio.Event()
         self._operations: dict[str, JsonValue] = {}
-        self._total = _Tally()
-        self._iterations: dict[tuple[int, int], _Tally] = defaultdict(_Tally)
+        self._in_flight = ZERO
+        """Reserved by requests that settle without waiting for anything."""
+        self._tallies = Tallies()
         self._dearest: dict[Role, Decimal] = defaultdict(Decimal)
 
     async def wallet(self) -> Wallet:
@@ -70,13 +54,14 @@ class MemoryRunStore:
     ) -> Reservation:
         """See `core.ports.RunStore.reserve`."""
         while not self._wallet.fits(amount, keep=keep):
-            cap = self._wallet.cap or ZERO
-            if self._wallet.reserved == 0 or amount + keep > cap - self._wallet.spent:
-                raise BudgetExceeded(needed=amount, available=(self._wallet.free or ZERO) - keep)
+            free = self._wallet.free or ZERO
+            if self._in_flight == 0 or amount + keep > free + self._in_flight:
+                raise BudgetExceeded(needed=amount, available=free - keep)
             # It would fit if what is in flight came to nothing: its real cost is known once it settles.
             self._settled.clear()
             await self._settled.wait()
         self._wallet = self._wallet.reserve(amount, keep=keep)
+        self._in_flight += amount if spender.role in LEAF_ROLES else ZERO
         self._dearest[spender.role] = max(self._dearest[spender.role], amount)
         reservation = Reservation(
             id=f"{self.run_id}/r{next(self._numbers)}",
@@ -91,12 +76,12 @@ class MemoryRunStore:
 
     async def settle(
         self, charges: Sequence[Charge], *, operation: str | None = None, result: JsonValue = None
-    ) -> Wallet:
+    ) -> None:
         """See `core.ports.RunStore.settle`."""
         for charge in charges:
             self._wallet = self._wallet.settle(charge.reservation.amount, charge.amount)
-            self._total.add(charge)
-            self._iterations[charge.reservation.attempt, charge.reservation.iteration].add(charge)
+            self._in_flight -= charge.reservation.amount if charge.reservation.role in LEAF_ROLES else ZERO
+            self._tallies.add(charge)
         if operation is not None:
             self._operations[operation] = result
         self._settled.set()
@@ -104,14 +89,10 @@ class MemoryRunStore:
             self._record(MoneySettled(charge=charge, wallet=self.view(), response=result))
             if charge.overrun:
                 self._record(BoundOverrun(charge=charge, by_usd=charge.overrun))
-        return self._wallet
 
     async def cost(self, attempt: int | None = None, iteration: int | None = None) -> Cost:
         """What was spent so far, by the run or by one iteration."""
-        if attempt is None or iteration is None:
-            return self._total.cost()
-        tally = self._iterations.get((attempt, iteration))
-        return tally.cost() if tally else Cost()
+        return self._tallies.cost(attempt, iteration)
 
     async def dearest(self, role: Role) -> Decimal:
         """The largest single reservation of this role so far, in USD."""

@@ -1,0 +1,118 @@
+"""The connection pool, and the transactions in which a caller's claims hold."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Literal
+
+import psycopg
+from psycopg import AsyncConnection
+from psycopg.rows import TupleRow
+from psycopg_pool import AsyncConnectionPool, PoolTimeout
+
+from ..core.errors import StoreUnavailable
+
+Connection = AsyncConnection[TupleRow]
+
+DatabaseRole = Literal["anon", "authenticated", "service_role"]
+
+POOL_SIZE = 16
+"""Most connections of one process; statements are short."""
+
+AWAY = (psycopg.OperationalError, psycopg.InterfaceError, PoolTimeout)
+"""What psycopg raises when the server is away or goes away."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Urls:
+    """How to reach the database."""
+
+    app: str
+    """As the application's role, perhaps through a transaction pooler."""
+    direct: str
+    """As the owner, directly: for migrations, LISTEN and the engine."""
+    engine: str
+    """As the application's role, directly: sessions keep their role."""
+    pooled: bool = False
+    """Whether `app` goes through a transaction pooler, where prepared statements don't work."""
+
+
+@dataclass(kw_only=True)
+class Database:
+    """The application's way to the database. Open it with `async with`."""
+
+    urls: Urls
+    pool: AsyncConnectionPool[Connection] = field(init=False)
+    """For requests: each transaction names its caller, and without one nothing is possible."""
+    engine: AsyncConnectionPool[Connection] = field(init=False)
+    """For the engine's own single statements: sessions of the service role, directly connected."""
+
+    def __post_init__(self) -> None:
+        options: dict[str, object] = {"autocommit": True}
+        if self.urls.pooled:
+            options["prepare_threshold"] = None
+        self.pool = AsyncConnectionPool(
+            self.urls.app, min_size=1, max_size=POOL_SIZE, open=False, kwargs=options, timeout=10, name="requests"
+        )
+        service = {"autocommit": True, "options": "-c role=service_role"}
+        self.engine = AsyncConnectionPool(
+            self.urls.engine, min_size=1, max_size=POOL_SIZE, open=False, kwargs=service, timeout=10, name="engine"
+        )
+
+    async def __aenter__(self) -> Database:
+        await self.pool.open()
+        await self.engine.open()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.engine.close()
+        await self.pool.close()
+
+    @asynccontextmanager
+    async def service_session(self) -> AsyncGenerator[Connection]:
+        """A connection of the service role for single statements of the engine, each its own transaction."""
+        try:
+            async with self.engine.connection() as connection:
+                yield connection
+        except AWAY as error:
+            raise StoreUnavailable(f"the database is away: {error}") from error
+
+    @asynccontextmanager
+    async def as_user(self, user_id: str) -> AsyncGenerator[Connection]:
+        """A transaction in which row-level security sees this user, and nothing more than the user may is possible."""
+        async with self._transaction("authenticated", {"sub": user_id, "role": "authenticated"}) as connection:
+            yield connection
+
+    @asynccontextmanager
+    async def as_service(self) -> AsyncGenerator[Connection]:
+        """A transaction of the service itself: the engine's own writes, never on behalf of a caller."""
+        async with self._transaction("service_role", {"role": "service_role"}) as connection:
+            yield connection
+
+    @asynccontextmanager
+    async def _transaction(self, role: DatabaseRole, claims: dict[str, str]) -> AsyncGenerator[Connection]:
+        try:
+            async with self.pool.connection() as connection, connection.transaction():
+                # One round trip; both settings end with the transaction.
+                await connection.execute(
+                    "select set_config('role', %s, true), set_config('request.jwt.claims', %s, true)",
+                    (role, json.dumps(claims)),
+                )
+                yield connection
+        except AWAY as error:
+            raise StoreUnavailable(f"the database is away: {error}") from error
+
+
+async def connect_direct(urls: Urls) -> Connection:
+    """A connection of the owner, outside the pool, in autocommit mode.
+
+    Raises:
+        StoreUnavailable: the database can't be reached.
+    """
+    try:
+        return await AsyncConnection.connect(urls.direct, autocommit=True)
+    except psycopg.OperationalError as error:
+        raise StoreUnavailable(f"the database can't be reached: {error}") from error
