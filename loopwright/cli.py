@@ -10,8 +10,10 @@ import typer
 if TYPE_CHECKING:
     from .core.errors import InvalidInput
 
-EXIT_CODES = """Exit codes: 0 target reached, or no target set and the run ended well; 1 the run ended below its
-target; 2 refused input, nothing was sent; 3 error; 130 stopped by Ctrl-C or a closed pipe."""
+EXIT_CODES = (
+    "Exit codes: 0 target reached, or no target set and the run ended well; 1 the run ended below its target; "
+    "2 refused input, nothing was sent; 3 error; 130 stopped by Ctrl-C or a closed pipe."
+)
 
 app = typer.Typer(
     help="Runs an agent in a feedback loop on a budget that can't be exceeded, and gives back the best candidate.",

@@ -112,8 +112,9 @@ def _validate(data: Mapping[str, Any]) -> LoopSpec:
 
 
 def _with_line(problem: Problem, document: Document) -> Problem:
-    if problem.line is not None:
-        return problem
+    top = problem.field.partition(".")[0]
+    if problem.line is not None or (top and top not in {*LoopSpec.model_fields, *document.lines}):
+        return problem  # known already, or about something else than the file, such as an option
     return Problem(field=problem.field, message=problem.message, line=document.line(problem.field))
 
 

@@ -12,7 +12,7 @@ from typing import Any, cast
 
 ID = "urn:loopwright:loop-file:1"
 
-USD = {
+USD: dict[str, Any] = {
     "description": "US dollars, as a number or as text such as `0.50`.",
     "anyOf": [{"type": "number", "minimum": 0}, {"type": "string", "pattern": r"^\$?\d+(\.\d+)?$"}],
 }
@@ -119,15 +119,16 @@ def _mended(part: dict[str, Any]) -> dict[str, Any]:
     if "properties" in mended:
         for field in mended["properties"].values():
             field.pop("title", None)
-    options = mended.get("anyOf")
-    if options and {"type": "null"} in options and len(options) == 2:
+    options = [option for option in mended.get("anyOf", ()) if option != {"type": "null"}]
+    if len(options) < len(mended.get("anyOf", ())):
         # A key without a value means nothing: the editor may say so.
-        mended.pop("anyOf")
         mended.pop("default", None)
-        mended = {**next(option for option in options if option != {"type": "null"}), **mended}
-    elif options and _is_usd(options):
-        mended.pop("anyOf")
-        mended = {**USD, **mended}
+        mended["anyOf"] = options
+    if len(options) == 1:
+        del mended["anyOf"]
+        return {**options[0], **mended}
+    if {option.get("type") for option in options} == {"number", "string"}:  # amounts of money, the only such union
+        return {**mended, "anyOf": USD["anyOf"], "description": mended.get("description", USD["description"])}
     return mended
 
 
@@ -142,10 +143,6 @@ def _value(key: str, value: Any) -> Any:
     if isinstance(value, list) and key in ("anyOf", "oneOf", "prefixItems"):
         return [_mended(item) for item in cast("list[dict[str, Any]]", value)]
     return " ".join(cast(str, value).split()) if key == "description" else cast(Any, value)
-
-
-def _is_usd(options: list[Any]) -> bool:
-    return len(options) == 2 and options[0].get("type") == "number" and "pattern" in options[1]
 
 
 def write_schema(folder: Path) -> Path:

@@ -113,6 +113,7 @@ def _syntax(error: yaml.MarkedYAMLError) -> Problem:
 
 _HINTS = (
     ("found character that cannot start any token", " (indent with spaces, not tabs; put text with @ or ` in quotes)"),
+    ("found a tab character", "; indent with spaces, not tabs"),
     ("mapping values are not allowed", " (text with `: ` in it must stand in quotes)"),
     ("found unexpected end of stream", " (a quote is not closed)"),
     ("did not find expected", " (check the indentation and the quotes here and in the line above)"),
