@@ -421,4 +421,6 @@ def _reason(error: BaseException) -> str:
 
 def _printable(text: str, limit: int = 200) -> str:
     shortened = text if len(text) <= limit else text[:limit] + "…"
+    if shortened.isprintable():
+        return shortened
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in shortened)

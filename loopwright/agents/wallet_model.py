@@ -446,6 +446,7 @@ class WalletModel(WrapperModel):
             charge = Charge(reservation=grant.reservation, amount=grant.reservation.amount, basis="reserved", why=why)
         else:
             charge = Charge(reservation=grant.reservation, amount=cost, basis="usage", tokens=_tokens(usage))
+            usage.cost = cost  # the agent's own figures say the same, and pydantic-ai needn't work it out again
         paid_for = cast(JsonValue, ModelMessagesTypeAdapter.dump_python([response], mode="json")[0])
         await self._settle(rate, charge, paid_for)
 
