@@ -2,22 +2,70 @@
 
 from __future__ import annotations
 
-from typing import TypeVar, cast
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import cast
 
 from pydantic import JsonValue
-from pydantic_ai import Agent, ModelRetry, StructuredDict
-from pydantic_ai.exceptions import AgentRunError
+from pydantic_ai import Agent
+from pydantic_ai.exceptions import ModelHTTPError
+from pydantic_ai.models import Model
 
 from ..core.errors import EvaluatorFailed
 from ..core.ports import RunStore, Spender
 from ..core.spec import ModelChoice
+from .build import structured_agent
+from .failures import our_error
 from .models import build_model, model_settings
 from .prices import PriceBook
-from .schemas import ObjectSchema
-from .turn import our_error
-from .wallet_model import Meter, Metered, metering
+from .wallet_model import NOT_PROCESSED, Meter, Metered, metering
 
-T = TypeVar("T")
+BUSY_OR_SLOW = frozenset({408, 409, 425, 429, 503, 529})
+"""Statuses below 500, and of those that cost nothing, after which asking again may help."""
+
+
+class JudgeAgents:
+    """The agents that answer questions, made once for all runs of a loop. Enter `open()` while they are used."""
+
+    def __init__(self) -> None:
+        self._models: dict[str, Model] = {}
+        self._agents: dict[str, Agent[object, object]] = {}
+
+    def add_model(self, choice: ModelChoice, where: str = "evaluator") -> Model:
+        """Make a model before it is asked. `where` is its place in the loop file.
+
+        Raises:
+            InvalidInput: no such model, or its API key is missing.
+        """
+        key = _model_key(choice)
+        if key not in self._models:
+            self._models[key] = build_model(choice, where=where)
+        return self._models[key]
+
+    def agent(self, choice: ModelChoice, instructions: str, schema: dict[str, JsonValue]) -> Agent[object, object]:
+        """The agent that answers in a schema."""
+        key = f"{_model_key(choice)}\n{instructions}\n{schema}"
+        if key not in self._agents:
+            self._agents[key] = structured_agent(
+                self.add_model(choice),
+                schema=schema,
+                where="schema",
+                name="answer",
+                instructions=instructions,
+                settings=model_settings(choice),
+                retries=1,
+            )
+        return self._agents[key]
+
+    @asynccontextmanager
+    async def open(self) -> AsyncGenerator[None]:
+        """Keep connections open inside, and close them at the end."""
+        async with AsyncExitStack() as stack:
+            for model in self._models.values():
+                await stack.enter_async_context(model)
+            yield
+            for model in self._models.values():  # those that were made meanwhile too
+                await stack.enter_async_context(model)
 
 
 class Asker:
@@ -26,13 +74,13 @@ class Asker:
     Args:
         store: the run's.
         prices: what the models cost.
-        cache: agents made so far, shared by the runs of a loop.
+        agents: the agents made so far, shared by the runs of a loop.
     """
 
-    def __init__(self, store: RunStore, prices: PriceBook, cache: dict[str, Agent[object, object]]) -> None:
+    def __init__(self, store: RunStore, prices: PriceBook, agents: JudgeAgents) -> None:
         self._store = store
         self._prices = prices
-        self._cache = cache
+        self._agents = agents
 
     async def __call__(
         self, *, model: ModelChoice, instructions: str, question: str, schema: dict[str, JsonValue], spender: Spender
@@ -42,33 +90,21 @@ class Asker:
             store=self._store, spender=spender, prices=self._prices, max_output_tokens=model.max_output_tokens
         )
         try:
+            agent = self._agents.agent(model, instructions, schema)
             with metering(meter):
-                result = await self._agent(model, instructions, schema).run(question, capabilities=[Metered(meter)])
-        except AgentRunError as error:
-            raise our_error(error, lambda text: EvaluatorFailed(text, transient=True)) from error
+                result = await agent.run(question, capabilities=[Metered(meter)])
+        except Exception as error:
+            transient = _may_pass(error)
+            raise our_error(error, lambda text: EvaluatorFailed(text, transient=transient)) from error
         return cast("dict[str, JsonValue]", result.output)
 
-    def _agent(self, model: ModelChoice, instructions: str, schema: dict[str, JsonValue]) -> Agent[object, object]:
-        key = f"{model.model_dump_json()}\n{instructions}"
-        if key not in self._cache:
-            self._cache[key] = _asking_agent(model, instructions, schema)
-        return self._cache[key]
+
+def _model_key(choice: ModelChoice) -> str:
+    return choice.model_dump_json(include=set(ModelChoice.model_fields))
 
 
-def _asking_agent(model: ModelChoice, instructions: str, schema: dict[str, JsonValue]) -> Agent[object, object]:
-    schema_check = ObjectSchema(schema, "schema")
-    agent: Agent[object, object] = Agent(
-        build_model(model, where="evaluator"),
-        instructions=instructions,
-        output_type=StructuredDict(schema, name="answer"),
-        model_settings=model_settings(model),
-        retries=1,
-    )
-
-    def follows_the_schema(output: T) -> T:
-        if mistake := schema_check.mistake(output):
-            raise ModelRetry(f"The answer doesn't follow the schema at {mistake}")
-        return output
-
-    agent.output_validator(follows_the_schema)
-    return agent
+def _may_pass(error: Exception) -> bool:
+    """Whether asking again may help. A wrong key or a refused request stays wrong."""
+    if isinstance(error, ModelHTTPError):
+        return error.status_code not in NOT_PROCESSED or error.status_code in BUSY_OR_SLOW
+    return True

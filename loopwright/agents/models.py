@@ -11,8 +11,9 @@ from pydantic_ai.models import Model, infer_model
 from pydantic_ai.providers import Provider, infer_provider_class
 from pydantic_ai.settings import ModelSettings
 
-from ..core.errors import InvalidInput, Problem
+from ..core.errors import EgressRefused, InvalidInput, Problem, Problems
 from ..core.spec import ModelChoice
+from ..egress import checked_url
 from .practice import PRACTICE, PracticeModel
 
 
@@ -22,12 +23,17 @@ def build_model(choice: ModelChoice, fallback_models: Sequence[str] = (), *, whe
     Raises:
         InvalidInput: no such model, or its API key is missing; says which variable to set.
     """
-    first = _build_one(choice, choice.model, where)
+    problems, models = Problems(), list[Model]()
+    fields = [f"{where}.model", *(f"{where}.fallback_models.{number}" for number in range(len(fallback_models)))]
+    for name, field in zip((choice.model, *fallback_models), fields, strict=True):
+        with problems.collecting():
+            models.append(_build_one(choice, name, where, field))
+    problems.refuse()
     if not fallback_models:
-        return first
+        return models[0]
     from pydantic_ai.models.fallback import FallbackModel
 
-    return FallbackModel(first, *(_build_one(choice, name, where) for name in fallback_models))
+    return FallbackModel(models[0], *models[1:])
 
 
 def model_settings(choice: ModelChoice) -> ModelSettings:
@@ -35,34 +41,59 @@ def model_settings(choice: ModelChoice) -> ModelSettings:
     return cast(ModelSettings, {**choice.settings, "max_tokens": choice.max_output_tokens})
 
 
-def _build_one(choice: ModelChoice, name: str, where: str) -> Model:
+def _build_one(choice: ModelChoice, name: str, where: str, field: str) -> Model:
     if name == PRACTICE:
         pace = choice.settings.get("practice_pace", 0.25)
         return PracticeModel(pace=float(pace) if isinstance(pace, int | float) else 0.25)
     if name == "test":
         message = "`test` is pydantic-ai's stand-in; use `practice` to try things without a key"
-        raise InvalidInput(Problem(field=f"{where}.model", message=message))
+        raise InvalidInput(Problem(field=field, message=message))
+    # A fallback of another provider is asked at its own address with its own key: neither is for others to see.
+    options = _options(choice, where) if _prefix(name) == _prefix(choice.model) else {}
 
     def provider(kind: str) -> Provider[object]:
-        options: dict[str, str] = {}
-        if choice.base_url:
-            options["base_url"] = choice.base_url
-        if choice.api_key_env:
-            key = os.environ.get(choice.api_key_env)
-            if not key:
-                message = f"the environment variable {choice.api_key_env} is not set; set it to the API key of {name!r}"
-                raise InvalidInput(Problem(field=f"{where}.api_key_env", message=message))
-            options["api_key"] = key
-        elif choice.base_url:
-            options["api_key"] = "none"  # a local server wants no key, and its client insists on one
         return infer_provider_class(kind)(**options)
 
     try:
-        return infer_model(name, provider) if choice.base_url or choice.api_key_env else infer_model(name)
+        return (
+            infer_model(_by_chat(name) if "base_url" in options else name, provider) if options else infer_model(name)
+        )
     except (UserError, ValueError) as error:
-        raise InvalidInput(Problem(field=f"{where}.model", message=f"{name!r}: {error}")) from None
+        raise InvalidInput(Problem(field=field, message=f"{name!r}: {error}")) from None
     except TypeError as error:
         message = f"the provider of {name!r} does not take base_url or api_key_env: {error}"
-        raise InvalidInput(Problem(field=f"{where}.base_url", message=message)) from None
+        raise InvalidInput(Problem(field=f"{where}.{_setting(options)}", message=message)) from None
     except ImportError as error:
-        raise InvalidInput(Problem(field=f"{where}.model", message=f"{name!r} needs a package: {error}")) from None
+        raise InvalidInput(Problem(field=field, message=f"{name!r} needs a package: {error}")) from None
+
+
+def _options(choice: ModelChoice, where: str) -> dict[str, str]:
+    """What the provider of the spec's model is given."""
+    options: dict[str, str] = {}
+    if choice.base_url:
+        try:
+            checked_url(choice.base_url)
+        except EgressRefused as error:
+            raise InvalidInput(Problem(field=f"{where}.base_url", message=str(error))) from None
+        # A local server wants no key, its client insists on one, and the provider's own isn't for others to see.
+        options |= {"base_url": choice.base_url, "api_key": "none"}
+    if choice.api_key_env:
+        key = os.environ.get(choice.api_key_env, "").strip()
+        if not key:
+            message = f"the environment variable {choice.api_key_env} is not set; set it to the API key"
+            raise InvalidInput(Problem(field=f"{where}.api_key_env", message=message))
+        options["api_key"] = key
+    return options
+
+
+def _prefix(name: str) -> str:
+    return name.partition(":")[0]
+
+
+def _by_chat(name: str) -> str:
+    """The model string for another server than OpenAI's: `openai:` means its Responses API, which few others have."""
+    return f"openai-chat:{name.partition(':')[2]}" if _prefix(name) == "openai" else name
+
+
+def _setting(options: dict[str, str]) -> str:
+    return "base_url" if "base_url" in options else "api_key_env"

@@ -29,6 +29,9 @@ _PAIR = re.compile(r"~{3,} candidate\n([A-Z]+)\n~{3,}\s+The evaluator's remarks:
 _REMARK = re.compile(r"(\d+) in place, (\d+) elsewhere")
 _GOAL = re.compile(r"code of (\d+) letters from ([A-Z]) to ([A-Z])")
 
+MOST_CODES = 1_000_000
+"""It tries every code there is: a puzzle with more of them would keep it busy for minutes."""
+
 
 def compare(guess: str, code: str) -> tuple[int, int]:
     """How many letters of a guess are in place, and how many more are in the code but elsewhere (Mastermind's rule)."""
@@ -45,9 +48,16 @@ def next_guess(prompt: str, turn: int) -> str:
             "The practice model only knows the puzzle of the demo ('a code of 5 letters from A to H'); "
             "set `model:` to a real one."
         )
-    known = [(guess, (int(r[1]), int(r[2]))) for guess, text in _PAIR.findall(prompt) if (r := _REMARK.search(text))]
+    length, letters = int(goal[1]), ord(goal[3]) - ord(goal[2]) + 1
+    if letters < 1 or length > 20 or letters**length > MOST_CODES:
+        return f"A code of {length} letters from {goal[2]} to {goal[3]} is not one that the practice model can search."
+    known = [
+        (guess, (int(r[1]), int(r[2])))
+        for guess, text in _PAIR.findall(prompt)
+        if len(guess) == length and (r := _REMARK.search(text))
+    ]
     tried = {guess for guess, _ in known}
-    for code in _codes(int(goal[1]), goal[2], goal[3], turn):
+    for code in _codes(length, goal[2], goal[3], turn):
         if code not in tried and all(compare(guess, code) == remark for guess, remark in known):
             return code
     return "The remarks contradict each other: no code agrees with all of them."

@@ -2,32 +2,45 @@
 
 from __future__ import annotations
 
-import importlib
 import json
+import os
 import re
-import sys
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 from urllib.parse import quote, urlencode
 
 from pydantic import JsonValue
-from pydantic_ai import FunctionToolset, ModelRetry, RunContext, Tool
-from pydantic_ai.toolsets import AbstractToolset
+from pydantic_ai import FunctionToolset, ModelRetry, RunContext, Tool, UsageLimits
+from pydantic_ai.exceptions import ApprovalRequired, CallDeferred, ToolFailed
+from pydantic_ai.toolsets import AbstractToolset, ToolsetTool, WrapperToolset
+from pydantic_core import to_json
 
-from ..core.errors import EgressRefused, InvalidInput, Problem
-from ..core.spec import AgentSpec, AgentTool, HttpTool, McpTool, PythonTool, ToolSpec
+from ..core.errors import AgentFailed, EgressRefused, InvalidInput, Problem, Problems
+from ..core.spec import ENV_REFERENCE, AgentSpec, AgentTool, HttpTool, McpTool, PythonTool, ToolSpec
 from ..egress import EgressClient, EgressFailed, checked_url, resolve_headers
+from ..functions import load_function
+from .failures import our_error
 from .schemas import ObjectSchema
+from .turn import DONE_TOOL
 
 if TYPE_CHECKING:
     from pydantic_ai import Agent
+    from pydantic_ai.mcp import MCPToolset
 
-MAX_RESULT_BYTES = 100_000
+MAX_RESULT_BYTES: Final = 100_000
 """A longer tool result is cut before the model sees it."""
+
+MCP_START_SECONDS: Final = 30.0
+"""How long an MCP server may take to start: some are installed by the command that runs them."""
 
 BuildAgent = Callable[[AgentSpec, str], "Agent[object, object]"]
 """Makes the agent behind a tool of kind `agent`, given its spec and its place in the loop file."""
+
+_PLACEHOLDER = re.compile(r"\{(\w+)\}")
+_DOTS = re.compile(r"(^|[/\\])\.+([/\\]|$)")
 
 
 def build_toolsets(
@@ -43,73 +56,151 @@ def build_toolsets(
         where: dotted path of the agent in the loop file, for messages.
 
     Raises:
-        InvalidInput: a tool that can't work, and why.
+        InvalidInput: all tools that can't work, and why.
     """
     functions: list[Tool[object]] = []
-    toolsets: list[AbstractToolset[object]] = []
+    servers: list[AbstractToolset[object]] = []
+    problems = Problems(_clashes(tools, where))
     for number, spec in enumerate(tools):
         place = f"{where}.tools.{number}"
-        match spec:
-            case HttpTool():
-                functions.append(_http_tool(spec, egress, place))
-            case PythonTool():
-                functions.append(Tool(import_function(spec.function, folder, f"{place}.function")))
-            case AgentTool():
-                functions.append(_agent_tool(spec, build_agent, place))
-            case McpTool():
-                toolsets.append(_mcp_toolset(spec, folder, place))
-    names = [tool.name for tool in functions]
-    if twice := sorted({name for name in names if names.count(name) > 1}):
-        message = f"two tools are called {', '.join(twice)}; give each its own name"
-        raise InvalidInput(Problem(field=f"{where}.tools", message=message))
-    return [FunctionToolset(functions, id="tools"), *toolsets] if functions else toolsets
+        with problems.collecting():
+            match spec:
+                case HttpTool():
+                    functions.append(_http_tool(spec, egress, place))
+                case PythonTool():
+                    functions.append(_python_tool(spec, folder, f"{place}.function"))
+                case AgentTool():
+                    functions.append(_agent_tool(spec, build_agent, f"{place}.agent"))
+                case McpTool():
+                    servers.append(_mcp_toolset(spec, folder, place))
+    problems.refuse()
+    own = [ToolErrors(FunctionToolset(functions, id="tools"))] if functions else []
+    return [*own, *servers]
 
 
-def import_function(reference: str, folder: Path, field: str) -> Callable[..., object]:
-    """Import `module:function`, looking in the loop file's folder first.
+def _clashes(tools: Sequence[ToolSpec], where: str) -> list[Problem]:
+    """Names that are taken. Those of an MCP server's tools are known only when the run starts."""
+    problems: list[Problem] = []
+    seen = Counter[str]()
+    for number, spec in enumerate(tools):
+        python = isinstance(spec, PythonTool)
+        name = spec.function.rpartition(":")[2].rpartition(".")[2] if python else spec.name
+        field = f"{where}.tools.{number}.{'function' if python else 'name'}"
+        seen[name] += 1
+        if name == DONE_TOOL:
+            message = f"`{DONE_TOOL}` is the builtin that ends a run; give your tool another name"
+            problems.append(Problem(field=field, message=message))
+        elif seen[name] == 2:
+            problems.append(Problem(field=field, message=f"two tools are called `{name}`; give each its own name"))
+    return problems
 
-    Raises:
-        InvalidInput: there is no such module or function, or it isn't callable.
-    """
-    module_name, _, attribute = reference.partition(":")
-    path = str(folder.resolve())
-    sys.path.insert(0, path)
-    try:
-        found: object = importlib.import_module(module_name)
-        for part in attribute.split("."):
-            found = getattr(found, part)
-    except (ImportError, AttributeError, SyntaxError) as error:
-        raise InvalidInput(Problem(field=field, message=f"can't import {reference!r}: {error}")) from None
-    finally:
-        sys.path.remove(path)
-    if not callable(found):
-        raise InvalidInput(Problem(field=field, message=f"{reference!r} is not a function"))
-    return found
+
+@dataclass
+class ToolErrors(WrapperToolset[object]):
+    """Tells the model what went wrong in a tool, so that it can act on it. Errors of ours end the turn."""
+
+    async def call_tool(
+        self, name: str, tool_args: dict[str, Any], ctx: RunContext[object], tool: ToolsetTool[object]
+    ) -> Any:
+        """Call a tool; a result that is too long is cut."""
+        try:
+            return _cut(await super().call_tool(name, tool_args, ctx, tool))
+        except (ModelRetry, ToolFailed, CallDeferred, ApprovalRequired):
+            raise
+        except AgentFailed as error:
+            raise ToolFailed(str(error)) from error
+        except Exception as error:
+            raise our_error(error, lambda text: ToolFailed(f"{name} failed: {text}")) from error
+
+
+@dataclass
+class McpServer(ToolErrors):
+    """The tools of an MCP server, of which an agent gets those that it is allowed."""
+
+    server: MCPToolset[object]
+    name: str
+    allow: frozenset[str] | None = None
+    """Names of the tools that the agent gets; `None` for all."""
+    log: Path | None = None
+    """Where the server's stderr goes."""
+
+    async def __aenter__(self) -> McpServer:
+        """Connect.
+
+        Raises:
+            AgentFailed: the server can't be reached, or does not have the tools that the agent is to get.
+        """
+        try:
+            if self.log is not None:
+                self.log.parent.mkdir(parents=True, exist_ok=True)
+            await super().__aenter__()
+        except Exception as error:
+            see = f"; what it wrote is in {self.log.name}" if self.log is not None and self.log.exists() else ""
+            raise our_error(
+                error, lambda text: AgentFailed(f"the MCP server {self.name!r} can't be reached ({text}){see}")
+            ) from error
+        try:
+            await self._check_tools()
+        except BaseException:
+            await self.__aexit__(None, None, None)
+            raise
+        return self
+
+    async def _check_tools(self) -> None:
+        names = {tool.name for tool in await self.server.list_tools()}
+        if missing := sorted((self.allow or frozenset()) - names):
+            has = ", ".join(sorted(names)) or "none"
+            raise AgentFailed(f"the MCP server {self.name!r} has no tool {', '.join(missing)}; it has {has}")
+
+    async def get_tools(self, ctx: RunContext[object]) -> dict[str, ToolsetTool[object]]:
+        """The tools that the agent may use."""
+        tools = await super().get_tools(ctx)
+        return {name: tool for name, tool in tools.items() if self.allow is None or name in self.allow}
+
+    async def call_tool(
+        self, name: str, tool_args: dict[str, Any], ctx: RunContext[object], tool: ToolsetTool[object]
+    ) -> Any:
+        """Call a tool. Asking again is up to the model: a server that is gone stays gone."""
+        try:
+            return await super().call_tool(name, tool_args, ctx, tool)
+        except ModelRetry as error:
+            raise ToolFailed(error.message) from error
+
+
+def _cut(result: object) -> object:
+    raw = b""
+    if isinstance(result, str):
+        raw = result.encode(errors="replace")
+    elif isinstance(result, dict | list):
+        raw = to_json(cast(object, result), fallback=str, inf_nan_mode="constants")
+    if len(raw) <= MAX_RESULT_BYTES:
+        return cast(object, result)
+    return f"{raw[:MAX_RESULT_BYTES].decode(errors='ignore')}\n[cut here: the whole result has {len(raw):,} bytes]"
+
+
+# --- http ---
 
 
 def _http_tool(spec: HttpTool, egress: EgressClient, place: str) -> Tool[object]:
-    schema = ObjectSchema(spec.parameters, f"{place}.parameters")
-    properties = cast("dict[str, JsonValue]", spec.parameters.get("properties") or {})
-    in_path = set(re.findall(r"\{(\w+)\}", spec.url))
-    if unknown := sorted(in_path - properties.keys()):
-        message = f"names {', '.join(unknown)}, which parameters.properties does not have"
-        raise InvalidInput(Problem(field=f"{place}.url", message=message))
-
-    try:
-        checked_url(spec.url)
-    except EgressRefused as error:
-        raise InvalidInput(Problem(field=f"{place}.url", message=str(error))) from None
+    problems = Problems()
+    schema: ObjectSchema | None = None
+    with problems.collecting():
+        schema = ObjectSchema(spec.parameters, f"{place}.parameters")
+    with problems.collecting():
+        _check_url(spec, f"{place}.url")
+    with problems.collecting():
+        resolve_headers(spec.headers, where=f"{place}.headers")
+    problems.refuse()
+    in_path = tuple(dict.fromkeys(_PLACEHOLDER.findall(spec.url)))
 
     async def call(**arguments: JsonValue) -> str:
-        if mistake := schema.mistake(arguments):
+        if schema and (mistake := schema.mistake(arguments)):
             raise ModelRetry(f"the arguments don't follow the schema: {mistake}")
-        # An argument is one path segment whatever it holds, so that it can't reach another address.
-        url = re.sub(r"\{(\w+)\}", lambda m: quote(_plain(arguments.get(m[1])), safe=""), spec.url)
+        url = _filled(spec.url, arguments)
         rest = {name: value for name, value in arguments.items() if name not in in_path}
         headers, content = resolve_headers(spec.headers, where=f"{place}.headers"), b""
         if spec.method in ("GET", "DELETE"):
-            query = urlencode({name: _plain(value) for name, value in rest.items()})
-            url = f"{url}{'&' if '?' in url else '?'}{query}" if query else url
+            url = _with_query(url, rest)
         else:
             headers, content = {"Content-Type": "application/json", **headers}, json.dumps(rest).encode()
         try:
@@ -117,50 +208,141 @@ def _http_tool(spec: HttpTool, egress: EgressClient, place: str) -> Tool[object]
                 spec.method, url, headers=headers, content=content, timeout_seconds=spec.timeout_seconds
             )
         except (EgressFailed, EgressRefused) as error:
-            raise ModelRetry(f"the request failed: {error}") from None
-        text = answer.body[:MAX_RESULT_BYTES].decode(errors="replace")
-        return text if answer.status < 400 else f"HTTP {answer.status}: {text}"
+            raise ToolFailed(f"the request failed: {_without_secrets(str(error), spec.headers)}") from None
+        text = _without_secrets(answer.body.decode(errors="replace"), spec.headers)
+        if answer.status >= 400:
+            raise ToolFailed(f"HTTP {answer.status}: {_cut(text)}")
+        return text or f"HTTP {answer.status}, with nothing in it"
 
-    return Tool.from_schema(call, name=spec.name, description=spec.description, json_schema=spec.parameters)
-
-
-def _agent_tool(spec: AgentTool, build_agent: BuildAgent, place: str) -> Tool[object]:
-    agent = build_agent(spec.agent, f"{place}.agent")
-
-    async def ask(ctx: RunContext[object], question: str) -> str:
-        # The wallet finds its meter by context; usage stays apart, since the outer turn counts only its own requests.
-        result = await agent.run(question)
-        output = result.output
-        return output if isinstance(output, str) else json.dumps(output, ensure_ascii=False, default=str)
-
-    schema: dict[str, Any] = {
-        "type": "object",
-        "properties": {"question": {"type": "string", "description": "What to ask, with all that it needs to know."}},
-        "required": ["question"],
-        "additionalProperties": False,
-    }
-    return Tool.from_schema(ask, name=spec.name, description=spec.description, json_schema=schema, takes_ctx=True)
+    # What stands in the path can't be left out, whatever the schema says of it.
+    required = [*cast("list[str]", spec.parameters.get("required") or []), *in_path]
+    parameters = {**spec.parameters, "required": list(dict.fromkeys(required))} if in_path else spec.parameters
+    return Tool.from_schema(call, name=spec.name, description=spec.description, json_schema=parameters)
 
 
-def _mcp_toolset(spec: McpTool, folder: Path, place: str) -> AbstractToolset[object]:
-    from pydantic_ai.mcp import MCPToolset
+def _check_url(spec: HttpTool, field: str) -> None:
+    if re.match(r"[^/]*//[^/?#]*\{", spec.url):
+        message = "only the path and the query may hold {arguments}, not the host: the model would choose the address"
+        raise InvalidInput(Problem(field=field, message=message))
+    try:
+        checked_url(_PLACEHOLDER.sub("x", spec.url))
+    except EgressRefused as error:
+        raise InvalidInput(Problem(field=field, message=str(error))) from None
+    properties = cast("Mapping[str, JsonValue]", spec.parameters.get("properties") or {})
+    if unknown := sorted(set(_PLACEHOLDER.findall(spec.url)) - properties.keys()):
+        message = f"names {', '.join(unknown)}, which parameters.properties does not have"
+        raise InvalidInput(Problem(field=field, message=message))
 
-    if (spec.url is None) == (spec.command is None):
-        raise InvalidInput(Problem(field=place, message="give either `url` or `command`"))
-    toolset: MCPToolset[object]
-    if spec.url is not None:
-        headers = resolve_headers(spec.headers, where=f"{place}.headers")
-        toolset = MCPToolset(spec.url, id=spec.name, headers=headers or None)
-    else:
-        from fastmcp.client.transports import StdioTransport
 
-        command, *arguments = spec.command or []
-        toolset = MCPToolset(StdioTransport(command, arguments, cwd=str(folder)), id=spec.name)
-    if spec.allow is None:
-        return toolset
-    allowed = frozenset(spec.allow)
-    return toolset.filtered(lambda _, definition: definition.name in allowed)
+def _filled(url: str, arguments: Mapping[str, JsonValue]) -> str:
+    """The address with its arguments. Each stays within its place, so that it can't make another address of it."""
+
+    def value_of(place: re.Match[str]) -> str:
+        text = _plain(arguments.get(place[1]))
+        in_path = "?" not in url[: place.start()]
+        if in_path and (not text.strip() or arguments.get(place[1]) is None or _DOTS.search(text)):
+            raise ModelRetry(f"{place[1]} must be given and can't be {text!r:.100}: it is a part of an address's path")
+        return quote(text.encode(errors="replace"), safe="")
+
+    return _PLACEHOLDER.sub(value_of, url)
+
+
+def _with_query(url: str, arguments: Mapping[str, JsonValue]) -> str:
+    pairs = [
+        (name, _plain(item))
+        for name, value in arguments.items()
+        for item in (value if isinstance(value, list) else [value])
+        if item is not None
+    ]
+    address, sharp, fragment = url.partition("#")
+    query = urlencode(pairs, errors="replace")
+    return f"{address}{'&' if '?' in address else '?'}{query}{sharp}{fragment}" if query else url
+
+
+def _without_secrets(text: str, headers: Mapping[str, str]) -> str:
+    """The text without the values of the environment variables in the headers, which a server may send back."""
+    for name in {name for value in headers.values() for name in ENV_REFERENCE.findall(value)}:
+        if secret := os.environ.get(name, "").strip():
+            text = text.replace(secret, f"${{{name}}}")
+    return text
 
 
 def _plain(value: JsonValue) -> str:
     return value if isinstance(value, str) else json.dumps(value)
+
+
+# --- python ---
+
+
+def _python_tool(spec: PythonTool, folder: Path, field: str) -> Tool[object]:
+    try:
+        function = load_function(spec.function, folder)
+    except ImportError as error:
+        raise InvalidInput(Problem(field=field, message=str(error))) from None
+    try:
+        return Tool(function)
+    except Exception as error:  # whatever a signature can do to pydantic
+        message = f"{spec.function} can't be described to a model: {type(error).__name__}: {error}"
+        raise InvalidInput(Problem(field=field, message=message[:1000])) from error
+
+
+# --- agent ---
+
+_QUESTION: Final[dict[str, Any]] = {
+    "type": "object",
+    "properties": {"question": {"type": "string", "description": "What to ask, with all that it needs to know."}},
+    "required": ["question"],
+    "additionalProperties": False,
+}
+
+
+def _agent_tool(spec: AgentTool, build_agent: BuildAgent, place: str) -> Tool[object]:
+    agent = build_agent(spec.agent, place)
+    schema = ObjectSchema(_QUESTION, place)
+    limits = UsageLimits(request_limit=spec.agent.max_requests)
+
+    async def ask(**arguments: JsonValue) -> str:
+        if mistake := schema.mistake(arguments):
+            raise ModelRetry(f"the arguments don't follow the schema: {mistake}")
+        # The wallet finds its meter by context; usage stays apart, since the outer turn counts only its own requests.
+        result = await agent.run(str(arguments["question"]), usage_limits=limits)
+        output = result.output
+        return output if isinstance(output, str) else json.dumps(output, ensure_ascii=False, default=str)
+
+    return Tool.from_schema(ask, name=spec.name, description=spec.description, json_schema=_QUESTION)
+
+
+# --- mcp ---
+
+
+def _mcp_toolset(spec: McpTool, folder: Path, place: str) -> AbstractToolset[object]:
+    from fastmcp.client.transports import StdioTransport, StreamableHttpTransport
+    from pydantic_ai.mcp import MCPToolset
+
+    if bool(spec.url) == bool(spec.command):
+        raise InvalidInput(Problem(field=place, message="give either `url` or `command`"))
+    transport: StdioTransport | StreamableHttpTransport
+    log: Path | None = None
+    if spec.url:
+        transport = StreamableHttpTransport(*_mcp_address(spec, spec.url, place))
+    else:
+        command, *arguments = spec.command or []
+        log = folder.resolve() / ".loopwright" / f"mcp-{spec.name}.log"
+        transport = StdioTransport(command, arguments, cwd=str(folder), keep_alive=False, log_file=log)
+    server: MCPToolset[object] = MCPToolset(
+        transport, id=spec.name, init_timeout=MCP_START_SECONDS, tool_error_behavior="failed"
+    )
+    allow = None if spec.allow is None else frozenset(spec.allow)
+    return McpServer(server, server=server, name=spec.name, allow=allow, log=log)
+
+
+def _mcp_address(spec: McpTool, url: str, place: str) -> tuple[str, dict[str, str]]:
+    problems, headers = Problems(), dict[str, str]()
+    try:
+        checked_url(url)
+    except EgressRefused as error:
+        problems.found.append(Problem(field=f"{place}.url", message=str(error)))
+    with problems.collecting():
+        headers = resolve_headers(spec.headers, where=f"{place}.headers")
+    problems.refuse()
+    return url, headers

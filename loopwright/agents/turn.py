@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import cast
 
 from pydantic import JsonValue
-from pydantic_ai import UsageLimits
+from pydantic_ai import RunUsage, UsageLimits
 from pydantic_ai.agent import AbstractAgent
 from pydantic_ai.messages import (
     ModelMessage,
@@ -21,13 +21,18 @@ from pydantic_ai.messages import (
 from pydantic_ai.toolsets import AbstractToolset
 from pydantic_core import to_json, to_jsonable_python
 
-from ..core.errors import AgentFailed, BudgetExceeded, LoopwrightError, UnmeteredRequests
+from ..core.errors import AgentFailed, UnmeteredRequests
 from ..core.models import Candidate, Message, Prompt, ToolCall, Turn
 from ..core.ports import Spender, TurnContext
+from ..functions import DAEMON_THREADS
+from .failures import our_error
 from .prices import PriceBook
 from .wallet_model import Meter, Metered, metering
 
 DONE_TOOL = "loop_done"
+
+OUTPUT_TOOL = "final_result"
+"""How pydantic-ai names the tools through which a model gives a structured output."""
 
 
 class AgentRunner:
@@ -65,28 +70,43 @@ class AgentRunner:
             keep=context.keep,
             max_output_tokens=self._max_output_tokens,
         )
-        *earlier, last = prompt.messages
+        usage = RunUsage()
         try:
-            with metering(meter):
-                result = await self.agent.run(
-                    last.text,
-                    message_history=[_message(m) for m in earlier],
-                    toolsets=self._toolsets,
-                    capabilities=[Metered(meter)],
-                    usage_limits=UsageLimits(request_limit=self._max_requests),
-                )
+            turn = await self._run(prompt, meter, usage)
         except Exception as error:
-            # The boundary to everybody's code: models, providers, tools. Each failure becomes one of ours.
+            _refuse_unmetered(usage, meter)
             raise our_error(error, AgentFailed) from error
-        if result.usage.requests > meter.seen:
-            unseen = result.usage.requests - meter.seen
-            raise UnmeteredRequests(
-                f"{unseen} model request(s) of this turn went around the wallet; give agents that your tools call "
-                "the capability `loopwright.Metered()`"
+        _refuse_unmetered(usage, meter)
+        return turn
+
+    async def _run(self, prompt: Prompt, meter: Meter, usage: RunUsage) -> Turn:
+        *earlier, last = prompt.messages
+        # Sync tools run in threads that can be left alone, so that one that hangs can't hold up the run's end.
+        with metering(meter), self.agent.using_thread_executor(DAEMON_THREADS):
+            result = await self.agent.run(
+                last.text,
+                message_history=[_message(m) for m in earlier],
+                toolsets=self._toolsets,
+                capabilities=[Metered(meter)],
+                usage=usage,
+                usage_limits=UsageLimits(request_limit=self._max_requests),
             )
         messages = result.new_messages()
         calls = tuple(_tool_calls(messages))
         return Turn(candidate=_candidate(result.output), done_reason=_done_reason(messages), tool_calls=calls)
+
+
+def _refuse_unmetered(usage: RunUsage, meter: Meter) -> None:
+    """Find requests around the wallet: agents that a tool called with the turn's usage, but without its meter.
+
+    Raises:
+        UnmeteredRequests: there are some.
+    """
+    if (unseen := usage.requests - meter.seen) > 0:
+        raise UnmeteredRequests(
+            f"{unseen} model request(s) of this turn went around the wallet; give agents that your tools call "
+            "the capability `loopwright.Metered()`"
+        )
 
 
 def _message(message: Message) -> ModelMessage:
@@ -99,7 +119,7 @@ def _candidate(output: object) -> Candidate:
     if isinstance(output, str):
         return Candidate(text=output)
     data = cast(JsonValue, to_jsonable_python(output))
-    return Candidate(text=json.dumps(data, ensure_ascii=False, indent=2), data=data)
+    return Candidate(text=json.dumps(data, ensure_ascii=False, indent=2, allow_nan=False), data=data)
 
 
 def _tool_calls(messages: Sequence[ModelMessage]) -> Iterator[ToolCall]:
@@ -111,7 +131,7 @@ def _tool_calls(messages: Sequence[ModelMessage]) -> Iterator[ToolCall]:
     }
     for message in messages:
         for part in message.parts:
-            if isinstance(part, ToolCallPart):
+            if isinstance(part, ToolCallPart) and not part.tool_name.startswith(OUTPUT_TOOL):
                 arguments = part.args if isinstance(part.args, str) else to_json(part.args or {}).decode()
                 yield ToolCall(name=part.tool_name, arguments=arguments, result=returned.get(part.tool_call_id, ""))
 
@@ -121,27 +141,6 @@ def _done_reason(messages: Sequence[ModelMessage]) -> str | None:
     for message in messages:
         for part in message.parts:
             if isinstance(part, ToolCallPart) and part.tool_name == DONE_TOOL:
-                try:
-                    return str(part.args_as_dict().get("reason", ""))
-                except ValueError:  # arguments that aren't JSON: it still said that it is done
-                    return ""
+                # Arguments that are wrong, or no JSON at all, still say that it is done.
+                return str(part.args_as_dict().get("reason", ""))
     return None
-
-
-def our_error(error: Exception, otherwise: Callable[[str], LoopwrightError]) -> LoopwrightError:
-    """The error of ours inside an error of somebody else's, the budget's first; `otherwise` makes one of its text."""
-    inside = [e for e in _chain(error) if isinstance(e, LoopwrightError)]
-    for found in (*(e for e in inside if isinstance(e, BudgetExceeded)), *inside):
-        return found
-    return otherwise(f"{type(error).__name__}: {error}")
-
-
-def _chain(error: BaseException) -> Iterator[BaseException]:
-    yield error
-    if isinstance(error, BaseExceptionGroup):
-        for inner in cast(BaseExceptionGroup[BaseException], error).exceptions:
-            yield from _chain(inner)
-    if error.__cause__ is not None:
-        yield from _chain(error.__cause__)
-    elif error.__context__ is not None and not error.__suppress_context__:
-        yield from _chain(error.__context__)

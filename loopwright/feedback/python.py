@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import contextvars
 import copy
-import importlib
 import inspect
-import sys
 import threading
 import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
-from pathlib import Path
 from typing import Any, cast
 
 from ..core import spec
 from ..core.errors import BudgetExceeded, EvaluatorFailed, InvalidInput, Problem
 from ..core.models import Candidate, EvaluationRequest, Feedback
 from ..core.ports import Evaluator, EvaluatorContext
+from ..functions import load_function
 from .building import Surroundings
 from .parse import feedback_from_mapping, quote
 
@@ -99,60 +96,6 @@ def build(described: spec.PythonEvaluator, surroundings: Surroundings) -> Evalua
         timeout_seconds=described.timeout_seconds,
         max_cost_usd=described.max_cost_usd,
     )
-
-
-def load_function(path: str, folder: Path) -> Callable[..., Any]:
-    """Import `module:function`, where modules in `folder` go before installed ones.
-
-    Raises:
-        ImportError: there is no such function; says why.
-    """
-    module_name, _, attribute = path.partition(":")
-    found: object = _import_from(module_name, folder.resolve())
-    for part in attribute.split("."):
-        if not hasattr(found, part):
-            where = getattr(sys.modules.get(module_name), "__file__", None) or "a built-in module"
-            raise ImportError(f"{module_name} ({where}) has no {attribute}")
-        found = getattr(found, part)
-    if not callable(found):
-        raise ImportError(f"{path} is not a function but {type(found).__name__}")
-    return found
-
-
-_folders: set[Path] = set()
-"""Folders that functions of this process came from."""
-
-
-def _import_from(name: str, folder: Path) -> object:
-    _forget_namesakes(folder)
-    _folders.add(folder)
-    sys.path.insert(0, str(folder))
-    importlib.invalidate_caches()
-    try:
-        return importlib.import_module(name)
-    except (Exception, SystemExit) as error:
-        raise ImportError(f"importing {name} failed: {type(error).__name__}: {quote(str(error))}") from error
-    finally:
-        # It goes to the end of the path, where it shadows nothing and functions still find their neighbours.
-        with contextlib.suppress(ValueError):
-            sys.path.remove(str(folder))
-        if str(folder) not in sys.path:
-            sys.path.append(str(folder))
-
-
-def _forget_namesakes(folder: Path) -> None:
-    """Forget modules from other loops' folders where this folder has one of the same name."""
-    others = _folders - {folder}
-    for name in {child.stem for child in folder.iterdir()} if others else ():
-        file = getattr(sys.modules.get(name), "__file__", None)
-        if file and _found_in(Path(file).resolve()) in others:
-            for module in [module for module in sys.modules if module.partition(".")[0] == name]:
-                del sys.modules[module]
-
-
-def _found_in(file: Path) -> Path:
-    """The folder in which a top-level module or package is found."""
-    return file.parent.parent if file.stem == "__init__" else file.parent
 
 
 def _feedback(answer: Any, *, who: str) -> Feedback:

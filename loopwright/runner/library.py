@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, ExitStack, nullcontext
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager, nullcontext
 from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias, cast
@@ -34,6 +34,9 @@ Scored: TypeAlias = "float | int | tuple[float, str] | Mapping[str, object] | Fe
 Evaluate: TypeAlias = "Callable[[str], Scored | Awaitable[Scored]] | Callable[[Candidate], Scored | Awaitable[Scored]]"
 """What a library user may pass as an evaluator: it gets the candidate's text and returns a number, a
 `(number, detail)` pair, a mapping `{score, detail, cost_usd}` or a `Feedback`."""
+
+
+HOLDOUT_ALONE = "is a second opinion and needs an `evaluator` beside it"
 
 
 class Loop:
@@ -79,6 +82,8 @@ class Loop:
         self._evaluator = _evaluator(evaluate)
         self._holdout = _evaluator(holdout)
         problems = check_stop(stop, has_evaluator=evaluate is not None, free_of_charge=self.wiring.free_of_charge)
+        if holdout is not None and evaluate is None:
+            problems.append(Problem(field="holdout", message=HOLDOUT_ALONE))
         if problems:
             raise InvalidInput(*problems)
 
@@ -124,6 +129,7 @@ class Loop:
             clock=clock,
             evaluation=context,
             last_lap_usd=self.wiring.last_lap_usd,
+            lifespan=self.wiring.lifespan,
         )
 
     def plan(self, goal: str, run_id: str) -> Plan:
@@ -173,25 +179,32 @@ class Wiring:
             return agent
         if hasattr(agent, "take_turn"):
             return cls(cast(AgentPort, agent))
-        from pydantic_ai import Agent
         from pydantic_ai.models import Model
 
+        from ..agents.ask import Asker, JudgeAgents
         from ..agents.prices import PriceBook
         from ..agents.turn import AgentRunner
         from ..builtins.loop_done import loop_done_toolset
 
-        book = PriceBook(prices)
-        real = Agent(agent) if isinstance(agent, str) else cast("AbstractAgent[object, object]", agent)
+        book, judges = PriceBook(prices), JudgeAgents()
+        real = _agent_of(agent) if isinstance(agent, str) else cast("AbstractAgent[object, object]", agent)
         runner = AgentRunner(real, prices=book, toolsets=[loop_done_toolset()])
         model = real.model
         free = isinstance(model, Model) and _is_free(book, model)
         name = model.model_id if isinstance(model, Model) else str(model or "")
+
+        @asynccontextmanager
+        async def lifespan() -> AsyncGenerator[None]:
+            async with real, judges.open():
+                yield
+
         return cls(
             runner,
             model=name,
             has_schema=real.output_type is not str,
             free_of_charge=free,
-            lifespan=lambda: real,
+            ask=lambda store: Asker(store, book, judges),
+            lifespan=lifespan,
         )
 
 
@@ -201,15 +214,16 @@ class Run:
     def __init__(self, loop: Loop, goal: str, *, journal: Path | None, run_id: str) -> None:
         self.id = run_id
         self._halt = Halt()
-        self._watchers: list[asyncio.Queue[RunEvent]] = []
+        self._watchers: list[asyncio.Queue[RunEvent | None]] = []
+        """A queue for each; `None` says that no event will come any more."""
         self._files = ExitStack()
         sinks: list[Sink] = [self._publish]
         if journal is not None:
             sinks.insert(0, self._files.enter_context(JournalFile(journal)))
         clock = SteadyClock()
         store = MemoryRunStore(run_id, cap=budget_of(loop.stop), clock=clock, sinks=sinks)
-        self._task = asyncio.ensure_future(self._work(loop, loop.plan(goal, run_id), loop.ports(store, clock)))
-        self._task.add_done_callback(lambda _: self._files.close())
+        self._task = asyncio.ensure_future(run_loop(loop.plan(goal, run_id), loop.ports(store, clock), self._halt))
+        self._task.add_done_callback(lambda _: self._ended())
 
     def cancel(self) -> None:
         """Stop the run: what is in flight is cancelled, what is paid for is kept. Await the run for its result."""
@@ -217,16 +231,12 @@ class Run:
 
     async def events(self) -> AsyncIterator[RunEvent]:
         """The run's events from now on, to its last one. Leaving the iteration doesn't stop the run."""
-        queue: asyncio.Queue[RunEvent] = asyncio.Queue()
+        queue: asyncio.Queue[RunEvent | None] = asyncio.Queue()
         self._watchers.append(queue)
+        if self._task.done():
+            queue.put_nowait(None)
         try:
-            while not (self._task.done() and queue.empty()):
-                getting = asyncio.ensure_future(queue.get())
-                await asyncio.wait({getting, self._task}, return_when=asyncio.FIRST_COMPLETED)
-                if not getting.done():
-                    getting.cancel()
-                    continue
-                event = getting.result()
+            while (event := await queue.get()) is not None:
                 yield event
                 if isinstance(event, RunFinished):
                     return
@@ -236,11 +246,11 @@ class Run:
     def __await__(self) -> Generator[object, None, RunResult]:
         return self._task.__await__()
 
-    async def _work(self, loop: Loop, plan: Plan, ports: Ports) -> RunResult:
-        async with loop.wiring.lifespan():
-            return await run_loop(plan, ports, self._halt)
+    def _ended(self) -> None:
+        self._files.close()
+        self._publish(None)
 
-    def _publish(self, event: RunEvent) -> None:
+    def _publish(self, event: RunEvent | None) -> None:
         for queue in self._watchers:
             queue.put_nowait(event)
 
@@ -258,6 +268,14 @@ def _evaluator(evaluate: Evaluate | Evaluator | None) -> Evaluator | None:
     from ..feedback.python import CallableEvaluator
 
     return CallableEvaluator(function=cast("Evaluate", evaluate))
+
+
+def _agent_of(name: str) -> AbstractAgent[object, object]:
+    from ..agents.build import build_agent
+    from ..core.spec import AgentSpec
+    from ..egress import EgressClient
+
+    return build_agent(AgentSpec(model=name), egress=EgressClient(), folder=Path.cwd())
 
 
 def _is_free(book: PriceBook, model: Model) -> bool:

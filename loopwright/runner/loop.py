@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from ..core.errors import AgentFailed, BudgetExceeded, EvaluatorFailed, LoopwrightError, StoreUnavailable
+from ..core.errors import AgentFailed, BudgetExceeded, EvaluatorFailed, LoopwrightError, StaleEpoch, StoreUnavailable
 from ..core.events import CandidateProduced, IterationFinished, IterationStarted, WalletView
 from ..core.models import EvaluationRequest, Feedback, Iteration, Turn
 from ..core.ports import TurnContext
@@ -71,10 +71,12 @@ class Attempt:
             draft.failure = str(error)
         except BudgetExceeded as error:
             draft.failure, draft.interrupted = str(error), "budget"
-        except StoreUnavailable:
-            raise  # nothing goes on unrecorded
+        except (StoreUnavailable, StaleEpoch):
+            raise  # nothing goes on unrecorded, or in other hands
         except LoopwrightError as error:  # an unknown price, unmetered requests: the next turn would fail alike
             draft.failure, draft.interrupted = str(error), "error"
+        except Exception as error:  # noqa: BLE001 - somebody's own agent or evaluator: the best so far is kept
+            draft.failure, draft.interrupted = f"{type(error).__name__}: {error}", "error"
 
     async def _context(self, draft: Draft) -> TurnContext:
         scorer, ports = self.ports.scorer, self.ports
@@ -123,6 +125,8 @@ class Attempt:
             await task
         if draft.interrupted and not draft.failure and not draft.feedback:
             draft.failure = f"interrupted: {draft.interrupted}"
+        elif task.cancelled() and not draft.failure:
+            draft.failure = "it was cancelled from within"
 
     def _iteration(self, draft: Draft) -> Iteration:
         return Iteration(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
 from decimal import Decimal
 
@@ -43,6 +45,8 @@ class Ports:
     evaluation: EvaluatorContext
     last_lap_usd: Decimal = Decimal(0)
     """What scoring one candidate may cost before any was scored: kept free from the first turn on."""
+    lifespan: Callable[[], AbstractAsyncContextManager[object]] = nullcontext
+    """Entered for the length of the run: holds connections and tool servers open."""
 
 
 class Halt:

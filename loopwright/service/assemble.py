@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..agents.ask import Asker
+from ..agents.ask import Asker, JudgeAgents
 from ..agents.build import build_agent
 from ..agents.prices import PriceBook
 from ..agents.turn import AgentRunner
 from ..builtins.loop_done import loop_done_toolset
-from ..core.errors import EgressRefused, InvalidInput, Problem, UnknownPrice
-from ..core.ports import AskModel, RunStore
+from ..core.errors import EgressRefused, Problem, Problems, UnknownPrice
+from ..core.ports import AskModel, Evaluator, RunStore
 from ..core.spec import (
     AgentSpec,
     AgentTool,
@@ -29,11 +29,12 @@ from ..core.spec import (
     ModelChoice,
     PythonEvaluator,
 )
+from ..core.stop import check_stop
 from ..core.wallet import ZERO
 from ..egress import EgressClient, EgressPolicy, host_and_port
 from ..feedback.registry import build_evaluator
 from ..runner.history import BYTES_A_TOKEN
-from ..runner.library import Loop, Wiring
+from ..runner.library import HOLDOUT_ALONE, Loop, Wiring
 
 if TYPE_CHECKING:
     from pydantic_ai import Agent
@@ -43,7 +44,8 @@ FRAME_BYTES = 4_000
 the wallet bounds each real request exactly."""
 
 TYPICAL_CANDIDATE_BYTES = 8_000
-"""Size of a candidate for the first estimate of what judging it costs; the run then goes by what it sees."""
+"""Size of a candidate for the first estimate of what judging it costs; the run then goes by what it sees. Also of a
+question to an agent that is a tool."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +53,9 @@ class WorstCase:
     """What one iteration of a loop can cost at worst, in USD, if each model is asked once."""
 
     agent: Decimal
+    """The agent with its fallback models, and the agents among its tools."""
     evaluator: Decimal
+    """The evaluator and the holdout."""
     models: tuple[str, ...]
     """The models that it counts."""
 
@@ -72,29 +76,28 @@ def assemble(spec: LoopSpec, *, folder: Path) -> Loop:
         InvalidInput: all that can't work: prices nobody knows, missing keys, functions that can't be imported.
             Nothing was sent and nothing was spent.
     """
+    problems = Problems()
     prices = PriceBook(spec.prices)
-    egress = EgressClient(EgressPolicy(allow_hosts=frozenset({*spec.allow_hosts, *_named_hosts(spec)})))
-    problems: list[Problem] = list(_unknown_prices(spec, prices))
-    agent = evaluator = holdout = None
-    try:
-        agent = build_agent(spec.agent, egress=egress, folder=folder)
-    except InvalidInput as error:
-        problems += error.problems
-    try:
-        evaluator = build_evaluator(spec.evaluator, egress=egress, folder=folder) if spec.evaluator else None
-    except InvalidInput as error:
-        problems += error.problems
-    try:
-        if spec.holdout:
-            holdout = build_evaluator(spec.holdout, egress=egress, folder=folder, where="holdout")
-    except InvalidInput as error:
-        problems += error.problems
-    if problems or agent is None:
-        raise InvalidInput(*problems)
+    egress = EgressClient()
+    with problems.collecting():
+        egress = EgressClient(EgressPolicy(allow_hosts=frozenset({*spec.allow_hosts, *_named_hosts(spec)})))
+    problems.found += [*_unknown_prices(spec, prices), *_wrong_stop(spec)]
+    agents: list[Agent[object, object]] = []
+    with problems.collecting():
+        build_agent(spec.agent, egress=egress, folder=folder, made=agents)
+    judges = JudgeAgents()
+    for choice, place in _judges(spec):
+        with problems.collecting():
+            judges.add_model(choice, place)
+    built: dict[str, Evaluator] = {}
+    for place, root in _roots(spec):
+        with problems.collecting():
+            built[place] = build_evaluator(root, egress=egress, folder=folder, where=place)
+    problems.refuse()
     return Loop(
-        agent=_wire(spec, agent, prices, egress),
-        evaluate=evaluator,
-        holdout=holdout,
+        agent=_wire(spec, agents, judges, prices, egress),
+        evaluate=built.get("evaluator"),
+        holdout=built.get("holdout"),
         stop=spec.stop_condition,
         direction=spec.direction,
         attempts=spec.attempts,
@@ -106,19 +109,33 @@ def assemble(spec: LoopSpec, *, folder: Path) -> Loop:
 def worst_case(spec: LoopSpec) -> WorstCase:
     """What one iteration of a loop can cost at worst, if each of its models is asked once with a full prompt.
 
+    Fallback models count beside the model that they stand in for: a request that failed may have to be paid.
+
     Raises:
         UnknownPrice: a model without a known price.
     """
     prices = PriceBook(spec.prices)
-    prompt = spec.history.max_tokens * BYTES_A_TOKEN + len(spec.agent.instructions.encode()) + FRAME_BYTES
-    agent = max(
-        prices.price_of_name(name).worst_case(prompt, spec.agent.max_output_tokens) for name in _names(spec.agent)
-    )
-    judges = [e for root in (spec.evaluator, spec.holdout) if root for e in _evaluators(root)]
+    prompt = spec.history.max_tokens * BYTES_A_TOKEN
+    agents = [
+        _request(agent, prices, len(agent.instructions.encode()) + (prompt if depth == 0 else TYPICAL_CANDIDATE_BYTES))
+        for depth, (agent, _) in enumerate(_agents(spec.agent, "agent"))
+    ]
+    evaluators = [each for _, root in _roots(spec) for each, _ in _evaluators(root, "")]
     return WorstCase(
-        agent=agent,
-        evaluator=sum((_evaluation(e, spec, prices) for e in judges), ZERO),
-        models=tuple(dict.fromkeys(name for choice, _ in _models(spec) for name in _names(choice))),
+        agent=sum(agents, ZERO),
+        evaluator=sum((_evaluation(each, spec, prices) for each in evaluators), ZERO),
+        models=tuple(dict.fromkeys(name for choice, _ in _models(spec) for name, _ in _names(choice, ""))),
+    )
+
+
+def _request(choice: ModelChoice, prices: PriceBook, input_bytes: int) -> Decimal:
+    """What one request to each model of a choice costs at worst."""
+    return sum(
+        (
+            prices.price_of_name(name).worst_case(input_bytes + FRAME_BYTES, choice.max_output_tokens)
+            for name, _ in _names(choice, "")
+        ),
+        ZERO,
     )
 
 
@@ -127,12 +144,17 @@ def _evaluation(evaluator: EvaluatorSpec, spec: LoopSpec, prices: PriceBook) -> 
         return evaluator.max_cost_usd
     if not isinstance(evaluator, JudgeEvaluator):
         return ZERO
-    question = len(evaluator.rubric.encode()) + len(spec.goal.encode()) + TYPICAL_CANDIDATE_BYTES + FRAME_BYTES
-    return prices.price_of_name(evaluator.model).worst_case(question, evaluator.max_output_tokens)
+    question = len(evaluator.rubric.encode()) + len(spec.goal.encode()) + TYPICAL_CANDIDATE_BYTES
+    return _request(evaluator, prices, question)
 
 
-def _wire(spec: LoopSpec, agent: Agent[object, object], prices: PriceBook, egress: EgressClient) -> Wiring:
-    cache: dict[str, Agent[object, object]] = {}
+def _wire(
+    spec: LoopSpec,
+    agents: list[Agent[object, object]],
+    judges: JudgeAgents,
+    prices: PriceBook,
+    egress: EgressClient,
+) -> Wiring:
     running = 0
 
     @asynccontextmanager
@@ -140,7 +162,10 @@ def _wire(spec: LoopSpec, agent: Agent[object, object], prices: PriceBook, egres
         nonlocal running
         running += 1
         try:
-            async with agent:
+            async with AsyncExitStack() as stack:
+                for agent in agents:
+                    await stack.enter_async_context(agent)
+                await stack.enter_async_context(judges.open())
                 yield
         finally:
             running -= 1
@@ -148,10 +173,10 @@ def _wire(spec: LoopSpec, agent: Agent[object, object], prices: PriceBook, egres
                 await egress.aclose()
 
     def ask(store: RunStore) -> AskModel:
-        return Asker(store, prices, cache)
+        return Asker(store, prices, judges)
 
     runner = AgentRunner(
-        agent,
+        agents[-1],
         prices=prices,
         max_output_tokens=spec.agent.max_output_tokens,
         max_requests=spec.agent.max_requests,
@@ -171,46 +196,75 @@ def _wire(spec: LoopSpec, agent: Agent[object, object], prices: PriceBook, egres
 
 def _unknown_prices(spec: LoopSpec, prices: PriceBook) -> Iterator[Problem]:
     for choice, place in _models(spec):
-        for name in _names(choice):
+        for name, field in _names(choice, place):
             try:
                 prices.price_of_name(name)
             except UnknownPrice as error:
-                yield Problem(field=f"{place}.model", message=str(error))
+                yield Problem(field=field, message=str(error))
 
 
-def _names(choice: ModelChoice) -> tuple[str, ...]:
-    return (choice.model, *choice.fallback_models) if isinstance(choice, AgentSpec) else (choice.model,)
+def _wrong_stop(spec: LoopSpec) -> Iterator[Problem]:
+    try:
+        free = worst_case(spec).total == 0
+    except UnknownPrice:
+        free = False
+    yield from check_stop(spec.stop_condition, has_evaluator=spec.evaluator is not None, free_of_charge=free)
+    if spec.holdout and not spec.evaluator:
+        yield Problem(field="holdout", message=HOLDOUT_ALONE)
+
+
+# --- walking through a loop ---
+
+
+def _names(choice: ModelChoice, place: str) -> Iterator[tuple[str, str]]:
+    """The model and its fallbacks, each with its place in the file."""
+    yield choice.model, f"{place}.model"
+    if isinstance(choice, AgentSpec):
+        for number, name in enumerate(choice.fallback_models):
+            yield name, f"{place}.fallback_models.{number}"
 
 
 def _models(spec: LoopSpec) -> Iterator[tuple[ModelChoice, str]]:
     """Every model that a loop names, with its place in the file."""
-    yield from _agent_models(spec.agent, "agent")
-    for place, root in (("evaluator", spec.evaluator), ("holdout", spec.holdout)):
-        for evaluator in _evaluators(root) if root else ():
+    yield from _agents(spec.agent, "agent")
+    yield from _judges(spec)
+
+
+def _agents(agent: AgentSpec, place: str) -> Iterator[tuple[AgentSpec, str]]:
+    """An agent and the agents among its tools."""
+    yield agent, place
+    for number, tool in enumerate(agent.tools):
+        if isinstance(tool, AgentTool):
+            yield from _agents(tool.agent, f"{place}.tools.{number}.agent")
+
+
+def _judges(spec: LoopSpec) -> Iterator[tuple[JudgeEvaluator, str]]:
+    for name, root in _roots(spec):
+        for evaluator, place in _evaluators(root, name):
             if isinstance(evaluator, JudgeEvaluator):
                 yield evaluator, place
 
 
-def _agent_models(agent: AgentSpec, place: str) -> Iterator[tuple[ModelChoice, str]]:
-    yield agent, place
-    for number, tool in enumerate(agent.tools):
-        if isinstance(tool, AgentTool):
-            yield from _agent_models(tool.agent, f"{place}.tools.{number}.agent")
+def _roots(spec: LoopSpec) -> Iterator[tuple[str, EvaluatorSpec]]:
+    if spec.evaluator:
+        yield "evaluator", spec.evaluator
+    if spec.holdout:
+        yield "holdout", spec.holdout
 
 
-def _evaluators(spec: EvaluatorSpec) -> Iterator[EvaluatorSpec]:
+def _evaluators(spec: EvaluatorSpec, place: str) -> Iterator[tuple[EvaluatorSpec, str]]:
     """An evaluator, or the parts that it combines."""
     if isinstance(spec, CombinedEvaluator):
-        for part in spec.parts:
-            yield from _evaluators(part.evaluator)
+        for number, part in enumerate(spec.parts):
+            yield from _evaluators(part.evaluator, f"{place}.parts.{number}.evaluator")
     else:
-        yield spec
+        yield spec, place
 
 
 def _named_hosts(spec: LoopSpec) -> Iterator[str]:
     """The hosts that a loop file names: its writer may reach them, public or not."""
-    for root in (spec.evaluator, spec.holdout):
-        for evaluator in _evaluators(root) if root else ():
+    for _, root in _roots(spec):
+        for evaluator, _ in _evaluators(root, ""):
             if isinstance(evaluator, HttpEvaluator):
                 yield from _host(evaluator.url)
     yield from _tool_hosts(spec.agent)

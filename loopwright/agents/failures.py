@@ -1,0 +1,60 @@
+"""The boundary to everybody's code: models, providers, tools. Each failure becomes one of ours."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TypeVar, cast
+
+from pydantic_ai.exceptions import UserError
+
+from ..core.errors import BudgetExceeded, InvalidInput, LoopwrightError, Problem, StoreUnavailable
+
+E = TypeVar("E", bound=Exception)
+
+MOST_TEXT = 2000
+"""How many characters of somebody else's error are kept."""
+
+
+def our_error(error: Exception, otherwise: Callable[[str], E]) -> LoopwrightError | E:
+    """The error of ours inside an error of somebody else's; `otherwise` makes one of its text.
+
+    What says most about the run goes first: that it can't be recorded, that its budget is used up.
+    """
+    inside = [each for each in _chain(error) if isinstance(each, LoopwrightError)]
+    if inside:
+        return min(inside, key=_rank)
+    if isinstance(error, UserError):  # whoever built the agent made a mistake: the next turn would fail alike
+        return InvalidInput(Problem(field="agent", message=_shortened(error.message)))
+    return otherwise(_shortened(_text(error)))
+
+
+def _rank(error: LoopwrightError) -> int:
+    return 0 if isinstance(error, StoreUnavailable) else 1 if isinstance(error, BudgetExceeded) else 2
+
+
+def _text(error: BaseException) -> str:
+    if isinstance(error, BaseExceptionGroup):
+        inner = cast("BaseExceptionGroup[BaseException]", error).exceptions
+        return f"{error.message}: {'; '.join(map(_text, inner))}"
+    return f"{type(error).__name__}: {error}"
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= MOST_TEXT else f"{text[:MOST_TEXT]}…"
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """An error, what it groups and what it came from, each once."""
+    waiting, seen = [error], set[int]()
+    while waiting:
+        each = waiting.pop()
+        if id(each) in seen:
+            continue
+        seen.add(id(each))
+        yield each
+        if each.__cause__ is not None:
+            waiting.append(each.__cause__)
+        elif each.__context__ is not None and not each.__suppress_context__:
+            waiting.append(each.__context__)
+        if isinstance(each, BaseExceptionGroup):
+            waiting.extend(cast("BaseExceptionGroup[BaseException]", each).exceptions)
