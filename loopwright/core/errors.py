@@ -112,5 +112,9 @@ class StoreUnavailable(LoopwrightError):
     """What happened can't be recorded, so nothing may go on."""
 
 
+class DatabaseAway(StoreUnavailable):
+    """The database can't be reached at the moment."""
+
+
 class StaleEpoch(LoopwrightError):
     """Another worker has taken over this run, so this one may not write to it any more."""

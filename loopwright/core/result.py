@@ -52,6 +52,8 @@ class RunResult:
     holdout: HoldoutReport | None = None
     error: str | None = None
     """What went wrong, where the stop reason is `error`."""
+    recorded: bool = True
+    """Whether the end of the run could be recorded."""
 
 
 def holdout_report(iterations: Sequence[Iteration], best: Iteration | None, direction: Direction) -> HoldoutReport:

@@ -27,8 +27,10 @@ create table public.loop_runs (
   -- The workflow-format number of the code that runs it.
   format integer not null default 1,
   cancel_requested_at timestamptz,
-  -- How often the run was given more; part of its workflow's id.
-  extended integer not null default 0,
+  -- How often the run was given to the engine: at its start, when a worker died or left, when it was given more.
+  -- Part of its workflow's id.
+  submissions integer not null default 0,
+  queued_at timestamptz not null default now(),
   -- Iterations up to this position came before the run was last given more: what ended it then ends it no longer.
   resume_after integer not null default 0,
   parent_run_id text references public.loop_runs (id) on delete set null,
@@ -72,8 +74,11 @@ create table public.run_events (
   type text not null,
   data jsonb not null,
   at timestamptz not null default clock_timestamp(),
+  -- Which call of the run's worker recorded it: a call that is repeated after a broken connection is known by this.
+  call text,
   primary key (run_id, seq)
 );
+create index run_events_call on public.run_events (run_id, call);
 
 create table public.run_journal (
   run_id text not null references public.loop_runs (id) on delete cascade,

@@ -30,9 +30,16 @@ begin
   return found_run;
 end $$;
 
+-- Whether a call that is being repeated was applied the first time, though its answer was lost.
+create function private.applied(run text, by_call text) returns boolean
+language sql stable security definer set search_path = '' as $$
+  select by_call is not null and exists (
+    select from public.run_events e where e.run_id = run and e.call = by_call)
+$$;
+
 -- Records events of a run and returns the sequence number of the last one. Each gets its number, its time, and the
 -- wallet as it is now where it shows one.
-create function private.add_events(run text, events jsonb) returns bigint
+create function private.add_events(run text, events jsonb, by_call text) returns bigint
 language plpgsql security definer set search_path = '' as $$
 declare
   r public.loop_runs;
@@ -42,11 +49,12 @@ begin
     return null;
   end if;
   update public.loop_runs u set event_seq = u.event_seq + amount where u.id = run returning * into r;
-  insert into public.run_events (run_id, seq, type, data)
+  insert into public.run_events (run_id, seq, type, call, data)
   select
     run,
     r.event_seq - amount + e.ordinality,
     e.value ->> 'type',
+    by_call,
     e.value
       || jsonb_build_object(
         'seq', r.event_seq - amount + e.ordinality,
@@ -65,21 +73,29 @@ language sql immutable set search_path = '' as $$
     'cap', r.cap_usd::text, 'spent', r.spent_usd::text, 'reserved', r.reserved_usd::text))
 $$;
 
--- Records events that change nothing else.
-create function private.record(run text, at_epoch integer, events jsonb) returns bigint
+-- Records events that change nothing else. Each function that a worker calls takes the number of the call and whether
+-- it is repeated; repeating a call that was applied changes nothing.
+create function private.record(run text, at_epoch integer, call text, again boolean, events jsonb) returns bigint
 language plpgsql security definer set search_path = '' as $$
 begin
   perform private.check_epoch(run, at_epoch);
-  return private.add_events(run, events);
+  if again and private.applied(run, call) then
+    return null;
+  end if;
+  return private.add_events(run, events, call);
 end $$;
 
 -- Ends a run.
 create function private.finish_run(
-  run text, at_epoch integer, reason text, in_words text, failure text, events jsonb
+  run text, at_epoch integer, call text, again boolean, reason text, in_words text, failure text, events jsonb
 ) returns void language plpgsql security definer set search_path = '' as $$
 begin
+  if again and exists (
+    select from public.loop_runs r where r.id = run and r.epoch = at_epoch and r.status = 'finished') then
+    return;
+  end if;
   perform private.check_epoch(run, at_epoch);
-  perform private.add_events(run, events);
+  perform private.add_events(run, events, call);
   update public.loop_runs r
   set status = 'finished', stop_reason = reason, sentence = in_words, error = failure, finished_at = now(),
     executor = null
@@ -98,7 +114,7 @@ $$;
 -- Sets money aside. Returns 'ok', 'wait' (it would fit if what is in flight came to nothing), or 'refused'; and what
 -- is free now, in USD (null without a cap).
 create function private.reserve(
-  run text, at_epoch integer, entry text, amount numeric, keep numeric,
+  run text, at_epoch integer, call text, again boolean, entry text, amount numeric, keep numeric,
   for_role text, for_model text, for_attempt integer, for_iteration integer, events jsonb,
   out outcome text, out free numeric
 ) language plpgsql security definer set search_path = '' as $$
@@ -110,6 +126,10 @@ declare
   flying numeric;
 begin
   free := r.cap_usd - r.spent_usd - r.reserved_usd;
+  if again and private.applied(run, call) then
+    outcome := 'ok';
+    return;
+  end if;
   if amount + keep > free then
     flying := private.in_flight(run, null, null);
     outcome := case when flying > 0 and amount + keep <= free + flying then 'wait' else 'refused' end;
@@ -130,7 +150,7 @@ begin
   insert into public.wallet_entries
     (id, run_id, owner_id, month, role, model, attempt, iteration, reserved_usd, epoch)
   values (entry, run, r.owner_id, this_month, for_role, for_model, for_attempt, for_iteration, amount, at_epoch);
-  perform private.add_events(run, events);
+  perform private.add_events(run, events, call);
   free := free - amount;
   outcome := 'ok';
 end $$;
@@ -176,13 +196,16 @@ end $$;
 
 -- Books charges, records the operation that they paid for and the events, all in one.
 create function private.settle(
-  run text, at_epoch integer, charges jsonb, for_operation text, for_attempt integer, for_iteration integer,
+  run text, at_epoch integer, call text, again boolean, charges jsonb, for_operation text, for_attempt integer, for_iteration integer,
   operation_result jsonb, events jsonb
 ) returns void language plpgsql security definer set search_path = '' as $$
 declare
   charge jsonb;
 begin
   perform private.check_epoch(run, at_epoch);
+  if again and private.applied(run, call) then
+    return;
+  end if;
   for charge in select * from jsonb_array_elements(charges) loop
     perform private.book(
       charge ->> 'id', (charge ->> 'amount')::numeric, charge ->> 'basis',
@@ -194,10 +217,7 @@ begin
     values (run, for_operation, for_attempt, for_iteration, operation_result, at_epoch)
     on conflict (run_id, operation) do update set result = excluded.result, epoch = excluded.epoch;
   end if;
-  perform private.add_events(run, events);
-  if jsonb_array_length(charges) > 0 then
-    perform pg_notify('loopwright_wallet', run);
-  end if;
+  perform private.add_events(run, events, call);
 end $$;
 
 -- Settles whole every reservation that an earlier execution left open: what it bought can't be known.
@@ -221,7 +241,7 @@ begin
           'attempt', entry.attempt, 'iteration', entry.iteration),
         'amount', entry.reserved_usd::text, 'basis', 'reserved', 'tokens', '{}'::jsonb,
         'why', 'the worker died before the answer was recorded'),
-      'wallet', null)));
+      'wallet', null)), null);
     settled := settled + 1;
   end loop;
   return settled;
@@ -229,13 +249,16 @@ end $$;
 
 -- Records a finished iteration with its event; doing it twice changes nothing.
 create function private.finish_iteration(
-  run text, at_epoch integer, iteration jsonb, elapsed double precision, better boolean, is_run_best boolean,
+  run text, at_epoch integer, call text, again boolean, iteration jsonb, elapsed double precision, better boolean, is_run_best boolean,
   events jsonb
 ) returns void language plpgsql security definer set search_path = '' as $$
 declare
   place integer;
 begin
   perform private.check_epoch(run, at_epoch);
+  if again and private.applied(run, call) then
+    return;
+  end if;
   update public.loop_runs r
   set
     iterations = r.iterations + 1,
@@ -250,21 +273,24 @@ begin
     run, (iteration ->> 'attempt')::integer, (iteration ->> 'number')::integer, place,
     (iteration -> 'feedback' ->> 'score')::double precision, (iteration ->> 'cost_usd')::numeric, elapsed, better,
     iteration);
-  perform private.add_events(run, events);
+  perform private.add_events(run, events, call);
 end $$;
 
+-- Only the service may call these, by name: nothing is granted to public.
 do $$
 declare
   name text;
 begin
   foreach name in array array[
-    'take_run(text, text)', 'check_epoch(text, integer)', 'add_events(text, jsonb)',
-    'wallet_of(public.loop_runs)', 'in_flight(text, uuid, date)', 'record(text, integer, jsonb)',
-    'finish_run(text, integer, text, text, text, jsonb)',
-    'reserve(text, integer, text, numeric, numeric, text, text, integer, integer, jsonb)',
+    'take_run(text, text)', 'check_epoch(text, integer)', 'applied(text, text)', 'add_events(text, jsonb, text)',
+    'wallet_of(public.loop_runs)', 'in_flight(text, uuid, date)',
+    'record(text, integer, text, boolean, jsonb)',
+    'finish_run(text, integer, text, boolean, text, text, text, jsonb)',
+    'reserve(text, integer, text, boolean, text, numeric, numeric, text, text, integer, integer, jsonb)',
     'book(text, numeric, text, bigint, bigint, bigint, bigint)',
-    'settle(text, integer, jsonb, text, integer, integer, jsonb, jsonb)', 'settle_left_open(text, integer)',
-    'finish_iteration(text, integer, jsonb, double precision, boolean, boolean, jsonb)']
+    'settle(text, integer, text, boolean, jsonb, text, integer, integer, jsonb, jsonb)',
+    'settle_left_open(text, integer)',
+    'finish_iteration(text, integer, text, boolean, jsonb, double precision, boolean, boolean, jsonb)']
   loop
     execute 'revoke all on function private.' || name || ' from public';
     execute 'grant execute on function private.' || name || ' to service_role';

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from importlib.metadata import version
 
-from ..core.errors import LoopwrightError, StoreUnavailable
+from ..core.errors import LoopwrightError, StaleEpoch, StoreUnavailable
 from ..core.events import RunFinished, RunResumed, RunStarted
 from ..core.models import Iteration
 from ..core.result import RunResult, holdout_report, stop_sentence
@@ -49,6 +49,8 @@ async def _drive(plan: Plan, ports: Ports, halt: Halt, past: Past | None) -> Run
         await ports.store.append(_opening(plan, ports, past))
         async with ports.lifespan():
             failure = await _side_by_side(attempts)
+    except StaleEpoch:
+        raise  # the run goes on elsewhere: it has no end here
     except StoreUnavailable as error:
         recorded, failure = False, error
     except Exception as error:  # noqa: BLE001 - whatever happens, a run ends with a reason, and with the best so far
@@ -71,11 +73,12 @@ async def _side_by_side(attempts: list[Attempt]) -> Exception | None:
 
     Raises:
         StoreUnavailable: the run can't be recorded any more.
+        StaleEpoch: another worker has the run.
     """
     ended = await asyncio.gather(*(_run(attempt) for attempt in attempts), return_exceptions=True)
     errors = [error for error in ended if isinstance(error, Exception)]
     for error in errors:
-        if isinstance(error, StoreUnavailable):
+        if isinstance(error, StoreUnavailable | StaleEpoch):
             raise error
     return errors[0] if errors else None
 
@@ -167,4 +170,5 @@ async def _finish(
         seconds=seconds,
         holdout=holdout_report(finished, outcome.best, plan.direction) if has_holdout else None,
         error=error,
+        recorded=recorded,
     )

@@ -13,7 +13,7 @@ from psycopg import AsyncConnection
 from psycopg.rows import TupleRow
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
-from ..core.errors import StoreUnavailable
+from ..core.errors import DatabaseAway
 
 Connection = AsyncConnection[TupleRow]
 
@@ -22,8 +22,15 @@ DatabaseRole = Literal["anon", "authenticated", "service_role"]
 POOL_SIZE = 16
 """Most connections of one process; statements are short."""
 
-AWAY = (psycopg.OperationalError, psycopg.InterfaceError, PoolTimeout)
-"""What psycopg raises when the server is away or goes away."""
+
+def is_away(error: Exception) -> bool:
+    """Whether a database error says that the server is away or going away, rather than that it refuses something."""
+    if isinstance(error, PoolTimeout | psycopg.InterfaceError):
+        return True
+    if not isinstance(error, psycopg.OperationalError):
+        return False
+    # 08: connections; 57P: the server stops, starts or crashed. Others, such as a full disk (53100), are no absence.
+    return error.sqlstate is None or error.sqlstate.startswith(("08", "57P"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,8 +84,10 @@ class Database:
         try:
             async with self.engine.connection() as connection:
                 yield connection
-        except AWAY as error:
-            raise StoreUnavailable(f"the database is away: {error}") from error
+        except (psycopg.Error, PoolTimeout) as error:
+            if is_away(error):
+                raise DatabaseAway(f"the database is away: {error}") from error
+            raise
 
     @asynccontextmanager
     async def as_user(self, user_id: str) -> AsyncGenerator[Connection]:
@@ -102,17 +111,19 @@ class Database:
                     (role, json.dumps(claims)),
                 )
                 yield connection
-        except AWAY as error:
-            raise StoreUnavailable(f"the database is away: {error}") from error
+        except (psycopg.Error, PoolTimeout) as error:
+            if is_away(error):
+                raise DatabaseAway(f"the database is away: {error}") from error
+            raise
 
 
 async def connect_direct(urls: Urls) -> Connection:
     """A connection of the owner, outside the pool, in autocommit mode.
 
     Raises:
-        StoreUnavailable: the database can't be reached.
+        DatabaseAway: the database can't be reached.
     """
     try:
         return await AsyncConnection.connect(urls.direct, autocommit=True)
     except psycopg.OperationalError as error:
-        raise StoreUnavailable(f"the database can't be reached: {error}") from error
+        raise DatabaseAway(f"the database can't be reached: {error}") from error

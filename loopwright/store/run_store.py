@@ -20,7 +20,7 @@ from psycopg.rows import TupleRow, class_row
 from psycopg.types.json import Jsonb
 from pydantic import JsonValue
 
-from ..core.errors import BudgetExceeded, StaleEpoch, StoreUnavailable
+from ..core.errors import BudgetExceeded, DatabaseAway, StaleEpoch, StoreUnavailable
 from ..core.events import (
     EVENT,
     BoundOverrun,
@@ -49,6 +49,10 @@ WAIT_SECONDS = 0.05
 """How long a reservation waits before it asks again whether what was in flight has settled."""
 
 
+PATIENCE = (0.1, 0.2, 0.5, *(1.0 for _ in range(300)))
+"""Seconds between tries while the database is away: five minutes in all, then the run is left to a later recovery."""
+
+
 class PgRunStore:
     """One execution of a run; implements `core.ports.RunStore`. Made by `take_run`.
 
@@ -71,13 +75,17 @@ class PgRunStore:
         started_at: datetime,
         direction: Direction = "maximize",
         on_text: Callable[[TextDelta], None] | None = None,
+        patience: Sequence[float] = PATIENCE,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self.run_id = run_id
         self.epoch = epoch
+        self.leaving = False
+        """Set when the process is about to end: what is in flight is recorded, and nothing new begins."""
         self._database = database
         self._wallet = wallet
         self._on_text = on_text
+        self._patience = patience
         self._sleep = sleep
         self._numbers = count(1)
         self._tallies = Tallies()
@@ -104,10 +112,12 @@ class PgRunStore:
             attempt=spender.attempt,
             iteration=spender.iteration,
         )
+        if self.leaving:
+            raise StaleEpoch("this worker is leaving; another one goes on with the run")
         events = _json([MoneyReserved(reservation=reservation, wallet=UNKNOWN_WALLET)])
         while True:
             row = await self._call(
-                "select outcome, free from private.reserve(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s::jsonb)",
+                "select outcome, free from private.reserve(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s::jsonb)",
                 reservation.id, amount, keep, spender.role, model, spender.attempt, spender.iteration, events,
             )  # fmt: skip
             outcome, free = row
@@ -135,10 +145,16 @@ class PgRunStore:
             for c in charges
         ]
         of = charges[0].reservation if charges else None
-        await self._call(
-            "select private.settle(%s, %s, %s, %s, %s, %s, %s, %s::jsonb)",
-            Jsonb(booked), operation, of.attempt if of else 0, of.iteration if of else 0, Jsonb(result), _json(events),
-        )  # fmt: skip
+        place = (of.attempt, of.iteration) if of else (0, 0)
+        settle = "select private.settle(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s::jsonb)"
+        try:
+            await self._call(settle, Jsonb(booked), operation, *place, Jsonb(result), _json(events))
+        except DatabaseAway:
+            raise
+        except StoreUnavailable:
+            # What it was paid for can't be recorded, so the run ends here; that it was paid for must be.
+            await self._call(settle, Jsonb(booked), None, *place, Jsonb(None), "[]")
+            raise
         for charge in charges:
             self._wallet = self._wallet.settle(charge.reservation.amount, charge.amount)
             self._tallies.add(charge)
@@ -165,7 +181,7 @@ class PgRunStore:
                 await self._finish_iteration(event)
             case RunFinished():
                 await self._call(
-                    "select private.finish_run(%s, %s, %s, %s, %s, %s::jsonb)",
+                    "select private.finish_run(%s, %s, %s, %s, %s, %s, %s, %s::jsonb)",
                     event.stop_reason, event.sentence, event.error, _json([event]),
                 )  # fmt: skip
             case IterationStarted() | CandidateProduced() if (
@@ -173,14 +189,14 @@ class PgRunStore:
             ) in self._announced:  # fmt: skip
                 pass  # by an execution that died in this iteration
             case _:
-                await self._call("select private.record(%s, %s, %s::jsonb)", _json([event]))
+                await self._call("select private.record(%s, %s, %s, %s, %s::jsonb)", _json([event]))
         return event
 
     async def _finish_iteration(self, event: IterationFinished) -> None:
         iteration = event.iteration
         is_run_best = self._best.improves(iteration)
         await self._call(
-            "select private.finish_iteration(%s, %s, %s::jsonb, %s, %s, %s, %s::jsonb)",
+            "select private.finish_iteration(%s, %s, %s, %s, %s::jsonb, %s, %s, %s, %s::jsonb)",
             iteration.model_dump_json().replace("\\u0000", "\\ufffd"),
             event.elapsed_seconds, event.is_best, is_run_best, _json([event]),
         )  # fmt: skip
@@ -193,19 +209,29 @@ class PgRunStore:
     async def _call(self, statement: LiteralString, *arguments: object) -> TupleRow:
         """Call one of the functions of `migrations/…_wallet.sql` for this run and epoch.
 
+        While the database is away it is asked again: the call has a number, so that one that was applied before the
+        connection broke is not applied twice.
+
         Raises:
             StaleEpoch: another execution has the run.
-            StoreUnavailable: the database is away or can't store what it was given.
+            StoreUnavailable: the database can't store what it was given, or stays away too long.
         """
-        try:
-            async with self._database.service_session() as connection:
-                cursor = await connection.execute(statement, (self.run_id, self.epoch, *arguments))
-                row = await cursor.fetchone()
-        except psycopg.Error as error:
-            if error.sqlstate in ("LW001", "LW002"):
-                raise StaleEpoch() from error
-            raise StoreUnavailable(f"the run can't be recorded: {error}") from error
-        return row or ()
+        call, again = f"{self.epoch}/{next(self._numbers)}", False
+        for pause in (*self._patience, None):
+            try:
+                async with self._database.service_session() as connection:
+                    cursor = await connection.execute(statement, (self.run_id, self.epoch, call, again, *arguments))
+                    return await cursor.fetchone() or ()
+            except DatabaseAway:
+                if pause is None:
+                    raise
+            except psycopg.Error as error:
+                if error.sqlstate in ("LW001", "LW002"):
+                    raise StaleEpoch() from error
+                raise StoreUnavailable(f"the run can't be recorded: {error}") from error
+            again = True
+            await self._sleep(pause)
+        raise AssertionError("the last try returns or raises")
 
     # --- What earlier executions left ---
 
