@@ -101,7 +101,7 @@ class ProcessEvaluator:
                 too_long = True
             finally:
                 # After a proper end too: what it left running would pile up, one set for each evaluation.
-                await _end_group(process)
+                await _surely(_end_group(process))
         finally:
             await output.close()
         ended = output.ended(-signal.SIGKILL if process.returncode is None else process.returncode)
@@ -130,8 +130,7 @@ class ProcessEvaluator:
             try:
                 return await asyncio.shield(starting)
             except asyncio.CancelledError:
-                with contextlib.suppress(OSError, ValueError):
-                    await _end_group(await starting)  # asyncio itself would kill the command but not its children
+                await _surely(_end_started(starting))  # asyncio itself would kill the command but not its children
                 raise
             except (OSError, ValueError) as error:
                 transient = isinstance(error, OSError) and error.errno in _MAY_PASS
@@ -206,10 +205,12 @@ class _Output:
 
     async def close(self) -> None:
         """Wait for what is still on its way, but not for somebody who has escaped the group and holds on."""
-        if self._pipes and not self.overflow.is_set():
-            await asyncio.wait([pipe.ended for pipe in self._pipes], timeout=DRAIN_SECONDS)
-        for pipe in self._pipes:
-            pipe.close()
+        try:
+            if self._pipes and not self.overflow.is_set():
+                await asyncio.wait([pipe.ended for pipe in self._pipes], timeout=DRAIN_SECONDS)
+        finally:
+            for pipe in self._pipes:
+                pipe.close()
 
     def ended(self, code: int) -> _Ended:
         texts = [bytes(pipe.data).decode("utf-8", "replace") for pipe in self._pipes]
@@ -260,16 +261,32 @@ async def _first(*waits: Coroutine[Any, Any, object]) -> None:
 
 async def _end_group(process: asyncio.subprocess.Process) -> None:
     """End a command and all of its group: SIGTERM, a moment to tidy up, then SIGKILL to whoever is left."""
-    try:
-        if process.returncode is None:
-            _signal_group(process.pid, signal.SIGTERM)
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(GRACE_SECONDS):
-                    await process.wait()
-    finally:
-        _signal_group(process.pid, signal.SIGKILL)
-        if process.returncode is None:
-            await process.wait()
+    if process.returncode is None:
+        _signal_group(process.pid, signal.SIGTERM)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(GRACE_SECONDS):
+                await process.wait()
+    _signal_group(process.pid, signal.SIGKILL)
+    await process.wait()
+
+
+async def _end_started(starting: asyncio.Future[asyncio.subprocess.Process]) -> None:
+    with contextlib.suppress(OSError, ValueError):  # then nothing was started
+        await _end_group(await starting)
+
+
+async def _surely(wait: Coroutine[Any, Any, None]) -> None:
+    """Finish something though cancelled meanwhile, however often; be cancelled only then."""
+    task = asyncio.ensure_future(wait)
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled:
+        raise cancelled
+    task.result()
 
 
 def _signal_name(number: int) -> str:

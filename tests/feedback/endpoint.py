@@ -45,6 +45,8 @@ class Endpoint:
     connections: int = 0
     sent: int = 0
     port: int = 0
+    closed: asyncio.Event = field(default_factory=asyncio.Event)
+    """A connection was closed from this side."""
 
     @property
     def url(self) -> str:
@@ -66,6 +68,10 @@ class Endpoint:
                     next_reply = self.replies.pop(0) if len(self.replies) > 1 else self.replies[0]
                     connection = Connection(writer, self)
                     await (connection.send(next_reply) if isinstance(next_reply, bytes) else next_reply(connection))
+            writer.close()
+            with suppress(ConnectionError, ssl.SSLError):
+                await writer.wait_closed()
+            self.closed.set()
         finally:
             writer.close()
 
