@@ -122,9 +122,4 @@ def _detail(answer: Mapping[str, object]) -> str:
         return ""
     if not isinstance(value, str):
         raise ValueError(f"detail must be a string, not {quote(repr(value), 60)}")
-    return clean(value)
-
-
-def clean(text: str) -> str:
-    """`text` with halves of surrogate pairs, which are no characters and can't be stored, replaced by `?`."""
-    return text.encode("utf-8", "replace").decode("utf-8")
+    return value
