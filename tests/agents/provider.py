@@ -162,7 +162,11 @@ async def _stream(writer: asyncio.StreamWriter, events: list[tuple[str, object]]
 
 def _openai(body: dict[str, Any], reply: Reply) -> dict[str, Any]:
     calls = [
-        {"id": f"c{n}", "type": "function", "function": {"name": name, "arguments": json.dumps(arguments)}}
+        {
+            "id": f"c{len(body['messages'])}-{n}",
+            "type": "function",
+            "function": {"name": name, "arguments": json.dumps(arguments)},
+        }
         for n, (name, arguments) in enumerate(reply.tools)
     ]
     message = {"role": "assistant", "content": None if calls else reply.text, "tool_calls": calls or None}
@@ -184,8 +188,12 @@ def _openai_usage(reply: Reply) -> dict[str, Any]:
 def _openai_events(body: dict[str, Any], reply: Reply) -> list[tuple[str, object]]:
     base = {"id": "x", "object": "chat.completion.chunk", "created": 1, "model": body["model"]}
     events: list[tuple[str, object]] = [
-        ("", base | {"choices": [{"index": 0, "delta": {"role": "assistant", "content": word}, "finish_reason": None}]})
-        for word in (reply.text + " ").split(" ")
+        (
+            "",
+            base
+            | {"choices": [{"index": 0, "delta": {"role": "assistant", "content": f"{word} "}, "finish_reason": None}]},
+        )
+        for word in reply.text.split(" ")
     ]
     events.append(("", base | {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}))
     if reply.tokens:
@@ -195,7 +203,7 @@ def _openai_events(body: dict[str, Any], reply: Reply) -> list[tuple[str, object
 
 def _anthropic(body: dict[str, Any], reply: Reply) -> dict[str, Any]:
     content: list[dict[str, Any]] = [
-        {"type": "tool_use", "id": f"t{n}", "name": name, "input": arguments}
+        {"type": "tool_use", "id": f"t{len(body['messages'])}-{n}", "name": name, "input": arguments}
         for n, (name, arguments) in enumerate(reply.tools)
     ]
     return {
