@@ -1,0 +1,1 @@
+"""Benchmarks: each prints its figures, and with `--check` exits 1 where a target is missed."""
