@@ -31,6 +31,9 @@ RUNS = Path(".loopwright") / "runs"
 
 def run_file(path: Path, overrides: Overrides, *, as_json: bool, output: Path | None, journal: Path | None) -> int:
     """`loopwright run`."""
+    import pydantic_ai
+
+    pydantic_ai.BANNER_ENABLED = False  # the screen is ours
     screen = screen_for(json=as_json, environ=os.environ)
     # What an evaluator in Python prints must not get between the events.
     with redirect_stdout(sys.stderr) if as_json else nullcontext():
@@ -121,14 +124,17 @@ def _costs(worst: WorstCase, cap: Decimal | None, attempts: int) -> list[str]:
 def replay_journal(path: Path, expression: str) -> int:
     """`loopwright replay`."""
     try:
-        stop = _stop_of(expression)
         runs = list(recorded_runs(read_journal(path)))
+    except InvalidInput as error:
+        return refuse(error, where=str(path))
+    except OSError as error:
+        message = f"the file can't be read: {error.strerror or error}"
+        return refuse(InvalidInput(Problem(field="", message=message)), where=str(path))
+    try:
+        stop = _stop_of(expression)
         answers = [(run, replay(run, stop)) for run in runs]
     except InvalidInput as error:
         return refuse(error, where="")
-    except OSError as error:
-        message = f"can't be read: {error.strerror or error}"
-        return refuse(InvalidInput(Problem(field=str(path), message=message)), where="")
     for run, answer in answers:
         if len(answers) > 1:
             print(f"{run.started.run_id}:")

@@ -13,7 +13,7 @@ from ..core.models import Direction
 from ..core.result import RunResult
 from ..core.stop import Stop, Target
 from ..runner.library import Run
-from .outcome import CANCELLED, ERROR, NOT_REACHED, REACHED
+from .outcome import CANCELLED, ERROR, NOT_REACHED, REACHED, say
 from .screens import Screen
 
 GRACE_SECONDS = 2.0
@@ -85,6 +85,7 @@ def _abort(loop: asyncio.AbstractEventLoop, screen: Screen) -> None:
     """End the process soon whatever hangs; the journal has all that was paid for."""
     with suppress(OSError):
         screen.close()
+    say("Aborting.")
     for task in asyncio.all_tasks(loop):
         task.cancel()
     loop.call_later(GRACE_SECONDS, os._exit, CANCELLED)
