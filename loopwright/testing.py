@@ -5,6 +5,7 @@ Nothing here reaches the network, and nothing costs money.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -51,6 +52,8 @@ class ScriptedModel(Model):
     ) -> None:
         super().__init__()
         self._replies: list[Reply] = [replies] if callable(replies) else list(replies)
+        if not self._replies:
+            raise ValueError("a ScriptedModel needs at least one reply")
         self._usage = usage or RequestUsage(input_tokens=100, output_tokens=10)
         self._name = name
         self.prompts: list[str] = []
@@ -93,11 +96,12 @@ class ScriptedModel(Model):
         if isinstance(answer, Exception):
             raise answer
         if isinstance(answer, str):
-            return ModelResponse(parts=[TextPart(answer)], usage=self._usage, model_name=self._name)
-        if not answer.usage.has_values() and not answer.usage.unmeasured_requests:
-            answer.usage = self._usage
-        answer.model_name = self._name
-        return answer
+            answer = ModelResponse(parts=[TextPart(answer)])
+        response = copy.deepcopy(answer)  # the script's own stays as it was, however often it is given
+        if not response.usage.has_values() and not response.usage.unmeasured_requests:
+            response.usage = copy.copy(self._usage)
+        response.model_name = self._name
+        return response
 
     @asynccontextmanager
     async def request_stream(

@@ -105,8 +105,8 @@ class PracticeModel(Model):
         """Answer the last user prompt."""
         await asyncio.sleep(self._pace)
         prompt = "\n".join(_user_texts(messages))
-        turn = re.search(r"This is iteration (\d+)", prompt)
-        answer = next_guess(prompt, int(turn[1]) if turn else 1)
+        turns = re.findall(r"This is iteration (\d+)", prompt)
+        answer = next_guess(prompt, int(turns[-1]) if turns else 1)
         usage = RequestUsage(input_tokens=len(prompt.encode()) // 4 + 1, output_tokens=len(answer) // 4 + 1)
         return ModelResponse(parts=[TextPart(answer)], usage=usage, model_name=PRACTICE)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
+import logging
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -20,7 +20,7 @@ from pydantic_core import to_json
 
 from ..core.errors import AgentFailed, EgressRefused, InvalidInput, Problem, Problems
 from ..core.spec import ENV_REFERENCE, AgentSpec, AgentTool, HttpTool, McpTool, PythonTool, ToolSpec
-from ..egress import EgressClient, EgressFailed, checked_url, resolve_headers
+from ..egress import EgressClient, EgressFailed, checked_url, named_values, resolve_headers
 from ..functions import load_function
 from .failures import our_error
 from .schemas import ObjectSchema
@@ -29,6 +29,8 @@ from .turn import DONE_TOOL
 if TYPE_CHECKING:
     from pydantic_ai import Agent
     from pydantic_ai.mcp import MCPToolset
+
+_log = logging.getLogger(__name__)
 
 MAX_RESULT_BYTES: Final = 100_000
 """A longer tool result is cut before the model sees it."""
@@ -146,6 +148,14 @@ class McpServer(ToolErrors):
             raise
         return self
 
+    async def __aexit__(self, *args: Any) -> bool | None:
+        """Disconnect. A connection that is broken already takes nothing from what was done over it."""
+        try:
+            return await super().__aexit__(*args)
+        except Exception:  # noqa: BLE001 - logged
+            _log.warning("the connection to the MCP server %r was not closed cleanly", self.name, exc_info=True)
+            return None
+
     async def _check_tools(self) -> None:
         names = {tool.name for tool in await self.server.list_tools()}
         if missing := sorted((self.allow or frozenset()) - names):
@@ -262,7 +272,7 @@ def _with_query(url: str, arguments: Mapping[str, JsonValue]) -> str:
 def _without_secrets(text: str, headers: Mapping[str, str]) -> str:
     """The text without the values of the environment variables in the headers, which a server may send back."""
     for name in {name for value in headers.values() for name in ENV_REFERENCE.findall(value)}:
-        if secret := os.environ.get(name, "").strip():
+        if secret := named_values().get(name, "").strip():
             text = text.replace(secret, f"${{{name}}}")
     return text
 

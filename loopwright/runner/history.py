@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,7 +17,17 @@ BYTES_A_TOKEN = 4
 WRAP_UP_AT = 0.8
 """Share of the budget from which on the agent is told to wrap up."""
 
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+FENCES = 100
+"""Bytes that a pair of fences may take beside the text between them."""
+
+LEAST_SHARE = 400
+"""Bytes that an attempt must get to be worth showing; where the limit is small, fewer attempts are shown."""
+
+_CONTROL = re.compile(
+    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\U000e0000-\U000e007f\ud800-\udfff]"
+)
+"""Control characters, and those that hide text or change its direction: shown as escapes, so that people and models
+see the same. Joiners aren't here, since writing systems and emoji need them."""
 
 
 @dataclass(frozen=True)
@@ -28,6 +37,8 @@ class Room:
     goal: int
     best: int
     best_detail: int
+    attempts: int
+    """How many of the last attempts there is room for."""
     recent: int
     recent_detail: int
 
@@ -35,8 +46,9 @@ class Room:
     def of(cls, max_tokens: int, recent: int) -> Room:
         """Divide a limit in tokens: 30 % goal, 25 % + 10 % best, 25 % recent attempts, the rest for the frame."""
         total = max_tokens * BYTES_A_TOKEN
-        share = total // 4 // max(1, recent)
-        return cls(total * 30 // 100, total // 4, total // 10, share * 2 // 3, share // 3)
+        attempts = min(recent, total // 4 // LEAST_SHARE)
+        share = total // 4 // max(1, attempts)
+        return cls(total * 30 // 100, total // 4, total // 10, attempts, share * 2 // 3, share // 3)
 
 
 def show(plan: Plan, state: RunState) -> Prompt:
@@ -49,10 +61,11 @@ def _best(plan: Plan, state: RunState) -> Prompt:
     parts = [_protocol(plan, state), _data("goal", plan.goal, room.goal)]
     best = state.best
     if best and best.candidate:
-        parts += [f"Your best candidate so far (iteration {best.number}{_score(best)}):"]
+        which = "best candidate so far" if state.has_evaluator else "last candidate"
+        parts += [f"Your {which} (iteration {best.number}{_score(best)}):"]
         parts += [_data("candidate", best.candidate.text, room.best), *_feedback(best, room.best_detail)]
     shown = {best.number} if best else set[int]()
-    for iteration in state.recent[len(state.recent) - plan.history.recent :] if plan.history.recent else ():
+    for iteration in state.recent[-room.attempts :] if room.attempts else ():
         if iteration.number not in shown:
             shown.add(iteration.number)
             parts += _attempt(iteration, room)
@@ -62,17 +75,20 @@ def _best(plan: Plan, state: RunState) -> Prompt:
 
 
 def _full(plan: Plan, state: RunState) -> Prompt:
-    """Everything, appended: the beginning never changes, so that a provider's cache can serve it."""
+    """Everything, appended: what was sent once is never changed, so that a provider's cache can serve it.
+
+    Only the call to wrap up, near the end of a budget, stands in the last message alone.
+    """
     room = Room.of(plan.history.max_tokens, 1)
-    opening = "\n\n".join([_protocol(plan, state), _data("goal", plan.goal, room.goal)])
-    messages = [Message(role="user", text=opening)]
+    opening = [_protocol(plan, state), _data("goal", plan.goal, room.goal), _number(plan, 1)]
+    messages = [Message(role="user", text="\n\n".join(opening))]
     for iteration in state.recent:
         if iteration.candidate:
-            messages.append(Message(role="assistant", text=iteration.candidate.text))
+            messages.append(Message(role="assistant", text=iteration.candidate.text or "(nothing)"))
         lines = [f"Iteration {iteration.number}{_score(iteration)}.", *_feedback(iteration, room.best_detail)]
-        messages.append(Message(role="user", text="\n\n".join(lines)))
+        messages.append(Message(role="user", text="\n\n".join([*lines, _number(plan, iteration.number + 1)])))
     last = messages.pop()
-    messages.append(Message(role="user", text=f"{last.text}\n\n{_where(plan, state)}"))
+    messages.append(Message(role="user", text=last.text + _wrap_up(state)))
     return Prompt(messages=tuple(_alternating(messages)))
 
 
@@ -112,11 +128,18 @@ def _target(stop: Stop) -> str:
 
 
 def _where(plan: Plan, state: RunState) -> str:
+    return _number(plan, state.iterations + 1) + _wrap_up(state)
+
+
+def _number(plan: Plan, number: int) -> str:
     limit = min((p.count for p in plan.stop.parts() if isinstance(p, MaxIterations)), default=None)
-    line = f"This is iteration {state.iterations + 1}" + (f" of at most {limit}." if limit else ".")
-    if state.wallet.used >= WRAP_UP_AT:
-        line += f" {state.wallet.used:.0%} of the budget is spent: wrap up with your best possible candidate now."
-    return line
+    return f"This is iteration {number}" + (f" of at most {limit}." if limit else ".")
+
+
+def _wrap_up(state: RunState) -> str:
+    if state.wallet.used < WRAP_UP_AT:
+        return ""
+    return f" {state.wallet.used:.0%} of the budget is spent: wrap up with your best possible candidate now."
 
 
 def _score(iteration: Iteration) -> str:
@@ -138,7 +161,8 @@ def _feedback(iteration: Iteration, most: int) -> list[str]:
     if iteration.feedback and iteration.feedback.detail:
         return ["The evaluator's remarks:", _data("remarks", iteration.feedback.detail, most)]
     if iteration.failure:
-        return ["It was not scored:", _data("failure", iteration.failure, most)]
+        what = "It was not scored:" if iteration.candidate else "What went wrong:"
+        return [what, _data("failure", iteration.failure, most)]
     return []
 
 
@@ -153,11 +177,18 @@ def _earlier(state: RunState, shown: set[int]) -> list[str]:
 
 
 def _data(name: str, text: str, most: int) -> str:
-    """Delimit text that is not ours by a fence that it can't contain."""
-    safe = shorten(_CONTROL.sub(lambda m: json.dumps(m[0])[1:-1], text), most)
-    longest = max((len(run) for run in re.findall(r"~+", safe)), default=0)
-    fence = "~" * max(3, longest + 1)
+    """Delimit text that is not ours by a fence that it can't contain; both together take `most` bytes, or few more."""
+    escaped = _CONTROL.sub(lambda m: m[0].encode("unicode_escape").decode(), text.replace("\r\n", "\n"))
+    safe = shorten(escaped, most)
+    fence = _fence(safe)
+    if len(safe.encode()) + 2 * len(fence) > most + FENCES:  # so many tildes that their fence would be as long again
+        safe = shorten(escaped, most // 3)
+        fence = _fence(safe)
     return f"{fence} {name}\n{safe}\n{fence}"
+
+
+def _fence(text: str) -> str:
+    return "~" * max(3, max(map(len, re.findall(r"~+", text)), default=0) + 1)
 
 
 def shorten(text: str, most: int) -> str:

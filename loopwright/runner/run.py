@@ -44,17 +44,18 @@ async def _drive(plan: Plan, ports: Ports, halt: Halt, past: Past | None) -> Run
     started = past.started_at if past else ports.clock.now()
     attempts = await _attempts(plan, ports, halt, past or Past(started_at=started, iterations=(), elapsed=()))
     finished = attempts[0].finished
-    recorded, failure = True, None
+    recorded, ended, failure = True, False, None
     try:
         await ports.store.append(_opening(plan, ports, past))
         async with ports.lifespan():
             failure = await _side_by_side(attempts)
+            ended = True
     except StaleEpoch:
         raise  # the run goes on elsewhere: it has no end here
     except StoreUnavailable as error:
         recorded, failure = False, error
     except Exception as error:  # noqa: BLE001 - whatever happens, a run ends with a reason, and with the best so far
-        failure = error
+        failure = failure if ended else error  # once all is done, trouble with closing changes nothing
     outcome = _outcome(attempts, plan, ports.clock.now())
     if failure is not None:
         outcome = Outcome("error", outcome.best, _in_words(failure))

@@ -3,13 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from loopwright.egress import EgressClient, EgressPolicy
+
+from ..feedback.endpoint import Endpoint, running_endpoint
 from .provider import Provider, running_provider
+from .turns import MakeWorld, World
 
 
 @pytest.fixture
 async def provider() -> AsyncGenerator[Provider]:
     async with running_provider() as running:
         yield running
+
+
+@pytest.fixture
+async def endpoint() -> AsyncGenerator[Endpoint]:
+    """A server that `http` tools may reach."""
+    async with running_endpoint() as running:
+        yield running
+
+
+@pytest.fixture
+async def make_world(provider: Provider, endpoint: Endpoint, tmp_path: Path) -> AsyncGenerator[MakeWorld]:
+    async with EgressClient(EgressPolicy(allow_hosts=frozenset({endpoint.host}))) as egress:
+
+        def make(**options: Any) -> World:
+            return World(provider, egress, tmp_path, **options)
+
+        yield make
+
+
+@pytest.fixture
+def world(make_world: MakeWorld) -> World:
+    return make_world()
