@@ -129,7 +129,7 @@ class JsonScreen(_Lines):
     def end(self, result: RunResult, *, journal: Path, output: Path | None) -> None:
         """The stop reason, for whoever watches standard error."""
         print(result.sentence, file=sys.stderr)
-        print(f"journal  {journal}", file=sys.stderr, flush=True)
+        print(f"journal {journal}", file=sys.stderr, flush=True)
 
 
 def screen_for(*, json: bool, environ: Mapping[str, str]) -> Screen:

@@ -63,4 +63,4 @@ def _cost(cost: Cost) -> Text:
 
 
 def _fact(label: str, text: str, style: str = "") -> Text:
-    return Text.assemble((f"{label:<8} ", "dim"), (text, style))
+    return Text.assemble((f"{label:<7} ", "dim"), (text, style))

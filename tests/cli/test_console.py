@@ -299,10 +299,10 @@ def test_the_end_tells_all() -> None:
         "Best candidate  iteration 3, score 0.9",
         "ABC",
         "",
-        "cost     $0.03: agent $0.02, judge $0.01 (1 request, 0 tokens in, 0 out)",
-        f"holdout  {report.sentence}",
-        "written  best.txt",
-        "journal  j.jsonl",
+        "cost    $0.03: agent $0.02, judge $0.01 (1 request, 0 tokens in, 0 out)",
+        f"holdout {report.sentence}",
+        "written best.txt",
+        "journal j.jsonl",
     ]
 
 
