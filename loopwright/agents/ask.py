@@ -16,6 +16,7 @@ from ..core.ports import RunStore, Spender
 from ..core.spec import ModelChoice
 from .build import structured_agent
 from .failures import our_error
+from .journal import OperationNames
 from .models import build_model, model_settings
 from .prices import PriceBook
 from .wallet_model import NOT_PROCESSED, Meter, Metered, metering
@@ -81,13 +82,27 @@ class Asker:
         self._store = store
         self._prices = prices
         self._agents = agents
+        self._names: dict[int, tuple[int, dict[str, OperationNames]]] = {}
+        """By attempt: its iteration, and the names of the questions in it. A question that is asked again because its
+        answer was no good goes on counting, so that the journal doesn't give it the old answer."""
 
     async def __call__(
-        self, *, model: ModelChoice, instructions: str, question: str, schema: dict[str, JsonValue], spender: Spender
+        self,
+        *,
+        model: ModelChoice,
+        instructions: str,
+        question: str,
+        schema: dict[str, JsonValue],
+        spender: Spender,
+        purpose: str,
     ) -> dict[str, JsonValue]:
         """See `core.ports.AskModel`."""
         meter = Meter(
-            store=self._store, spender=spender, prices=self._prices, max_output_tokens=model.max_output_tokens
+            store=self._store,
+            spender=spender,
+            prices=self._prices,
+            max_output_tokens=model.max_output_tokens,
+            names=self._names_of(spender, purpose),
         )
         try:
             agent = self._agents.agent(model, instructions, schema)
@@ -97,6 +112,15 @@ class Asker:
             transient = _may_pass(error)
             raise our_error(error, lambda text: EvaluatorFailed(text, transient=transient)) from error
         return cast("dict[str, JsonValue]", result.output)
+
+    def _names_of(self, spender: Spender, purpose: str) -> OperationNames:
+        iteration, names = self._names.get(spender.attempt, (0, {}))
+        if iteration != spender.iteration:
+            names = dict[str, OperationNames]()
+            self._names[spender.attempt] = spender.iteration, names
+        if purpose not in names:
+            names[purpose] = OperationNames(spender.attempt, spender.iteration, purpose)
+        return names[purpose]
 
 
 def _model_key(choice: ModelChoice) -> str:

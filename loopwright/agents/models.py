@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from typing import cast
 
@@ -13,7 +12,7 @@ from pydantic_ai.settings import ModelSettings
 
 from ..core.errors import EgressRefused, InvalidInput, Problem, Problems
 from ..core.spec import ModelChoice
-from ..egress import checked_url
+from ..egress import checked_url, named_values
 from .practice import PRACTICE, PracticeModel
 
 
@@ -78,7 +77,7 @@ def _options(choice: ModelChoice, where: str) -> dict[str, str]:
         # A local server wants no key, its client insists on one, and the provider's own isn't for others to see.
         options |= {"base_url": choice.base_url, "api_key": "none"}
     if choice.api_key_env:
-        key = os.environ.get(choice.api_key_env, "").strip()
+        key = named_values().get(choice.api_key_env, "").strip()
         if not key:
             message = f"the environment variable {choice.api_key_env} is not set; set it to the API key"
             raise InvalidInput(Problem(field=f"{where}.api_key_env", message=message))

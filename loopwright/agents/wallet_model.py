@@ -18,21 +18,32 @@ import httpx2
 from pydantic import JsonValue
 from pydantic_ai import RunContext
 from pydantic_ai.capabilities import AbstractCapability, CapabilityOrdering
+from pydantic_ai.capabilities.abstract import ValidatedToolArgs, WrapToolExecuteHandler
 from pydantic_ai.exceptions import ModelAPIError, ModelConnectionError, ModelHTTPError, ModelQuotaExceededError
-from pydantic_ai.messages import ModelMessage, ModelMessagesTypeAdapter, ModelResponse
+from pydantic_ai.messages import ModelMessage, ModelResponse, ToolCallPart
 from pydantic_ai.models import Model, ModelRequestContext, ModelRequestParameters, StreamedResponse
 from pydantic_ai.models.batch import Batch, BatchRequest, EncodedBatchRequest
 from pydantic_ai.models.fallback import FallbackModel
 from pydantic_ai.models.wrapper import WrapperModel
 from pydantic_ai.profiles.anthropic import ANTHROPIC_THINKING_BUDGET_MAP
 from pydantic_ai.settings import ModelSettings
+from pydantic_ai.tools import ToolDefinition
 from pydantic_ai.usage import RequestUsage
 
 from ..core.errors import BudgetExceeded, UnmeteredRequests
-from ..core.ports import RunStore, Spender
+from ..core.ports import Operation, RunStore, Spender
 from ..core.wallet import Charge, Reservation, Tokens
 from .bound import UnboundedRequest, innermost, input_bound, refuse_unbounded
 from .exact import exact_input
+from .journal import (
+    JournaledModel,
+    OperationNames,
+    Seen,
+    current_operation,
+    failure_json,
+    journaled_tool_call,
+    response_json,
+)
 from .prices import ModelRate, PriceBook
 
 __all__ = ["Meter", "Metered", "Seen", "WalletModel", "current_meter", "meter_model", "metering"]
@@ -50,16 +61,6 @@ BUSY: Final = frozenset({429, 503, 529})
 """Statuses after which asking again helps."""
 
 _jitter = random.SystemRandom()
-
-
-@dataclass
-class Seen:
-    """What passed through a meter."""
-
-    sent: int = 0
-    """Requests sent, retries included."""
-    answered: int = 0
-    """Requests that a response came back for."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,6 +81,13 @@ class Meter:
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
     """Waits between retries, in seconds."""
     counts: Seen = field(default_factory=Seen)
+    names: OperationNames = field(default=None)  # pyright: ignore[reportAssignmentType] - made below
+    """Names the operations of the turn, for the run's journal."""
+
+    def __post_init__(self) -> None:
+        if self.names is None:  # pyright: ignore[reportUnnecessaryComparison]
+            made = OperationNames(self.spender.attempt, self.spender.iteration)
+            object.__setattr__(self, "names", made)
 
     @property
     def seen(self) -> int:
@@ -135,7 +143,22 @@ class Metered(AbstractCapability[Any]):
         """
         if (meter := self._meter()) is None:
             return None
-        return meter_model(model, meter)
+        metered = meter_model(model, meter)
+        return JournaledModel(metered, meter.store, meter.names, meter.counts) if metered is not None else None
+
+    async def wrap_tool_execute(
+        self,
+        ctx: RunContext[Any],
+        *,
+        call: ToolCallPart,
+        tool_def: ToolDefinition,
+        args: ValidatedToolArgs,
+        handler: WrapToolExecuteHandler,
+    ) -> Any:
+        """Call a tool, unless the journal has its result from before a crash."""
+        if (meter := self._meter()) is None:
+            return await handler(args)
+        return await journaled_tool_call(meter.store, meter.names, call, args, handler)
 
     def _meter(self) -> Meter | None:
         if self.meter is not None:
@@ -241,6 +264,8 @@ class _Grant:
 
     reservation: Reservation
     settings: ModelSettings
+    operation: Operation | None
+    """What the request is in the run's journal."""
 
 
 class WalletModel(WrapperModel):
@@ -376,7 +401,8 @@ class WalletModel(WrapperModel):
         amount = rate.worst_case(tokens, output) * self._allowance(rate)
         reserving = self.meter.store.reserve(self.meter.spender, rate.name, amount, keep=self.meter.keep)
         reservation = await self._reserved(reserving)
-        return _Grant(reservation=reservation, settings=self._sent_settings(settings, output))
+        sent = self._sent_settings(settings, output)
+        return _Grant(reservation=reservation, settings=sent, operation=current_operation.get())
 
     async def _reserved(self, reserving: Coroutine[Any, Any, Reservation]) -> Reservation:
         """The reservation; given back if we are cancelled while the store was making it."""
@@ -447,8 +473,7 @@ class WalletModel(WrapperModel):
         else:
             charge = Charge(reservation=grant.reservation, amount=cost, basis="usage", tokens=_tokens(usage))
             usage.cost = cost  # the agent's own figures say the same, and pydantic-ai needn't work it out again
-        paid_for = cast(JsonValue, ModelMessagesTypeAdapter.dump_python([response], mode="json")[0])
-        await self._settle(rate, charge, paid_for)
+        await self._settle(rate, charge, response_json(response), grant.operation)
 
     async def _settle_stream(self, rate: ModelRate, grant: _Grant, stream: StreamedResponse) -> None:
         response = stream.get()
@@ -457,7 +482,7 @@ class WalletModel(WrapperModel):
             return
         why = f"the stream was left before its end ({response.state})"
         charge = Charge(reservation=grant.reservation, amount=grant.reservation.amount, basis="reserved", why=why)
-        await self._settle(rate, charge, None)
+        await self._settle(rate, charge, None, None)
 
     async def _settle_failure(self, grant: _Grant, error: BaseException) -> None:
         reserved = grant.reservation
@@ -466,12 +491,17 @@ class WalletModel(WrapperModel):
             charge = Charge(reservation=reserved, amount=Decimal(0), basis="released", why=why)
         else:
             charge = Charge(reservation=reserved, amount=reserved.amount, basis="reserved", why=why)
-        await _whatever_happens(self.meter.store.settle([charge]))
+        # A retry follows a failure that is worth one, so only the last of them is the request's result.
+        operation = None if _worth_retrying(error) else grant.operation
+        result = failure_json(error) if operation else None
+        await _whatever_happens(
+            self.meter.store.settle([charge], operation=operation if result is not None else None, result=result)
+        )
 
-    async def _settle(self, rate: ModelRate, charge: Charge, result: JsonValue) -> None:
+    async def _settle(self, rate: ModelRate, charge: Charge, result: JsonValue, operation: Operation | None) -> None:
         if charge.overrun:
             self.meter.prices.raise_allowance(rate.name, charge.reservation.amount, charge.amount)
-        await _whatever_happens(self.meter.store.settle([charge], result=result))
+        await _whatever_happens(self.meter.store.settle([charge], operation=operation, result=result))
 
     async def _again(self, error: BaseException, attempt: int) -> bool:
         """Whether to send the request again, after waiting as long as it takes."""

@@ -118,3 +118,34 @@ class DatabaseAway(StoreUnavailable):
 
 class StaleEpoch(LoopwrightError):
     """Another worker has taken over this run, so this one may not write to it any more."""
+
+
+# --- Requests that are refused; `api/errors.py` maps each to a status ---
+
+
+class Refused(LoopwrightError):
+    """The request is refused as it stands."""
+
+
+class NotSignedIn(Refused):
+    """Nobody is signed in: send `Authorization: Bearer <token>`, or open the address that `loopwright serve` prints."""
+
+
+class NotAllowed(Refused):
+    """You may not do this."""
+
+
+class NotFound(Refused):
+    """There is nothing with this id that you may see."""
+
+
+class Conflict(Refused):
+    """This doesn't fit the state that things are in."""
+
+
+class VersionMissing(Refused):
+    """Send `If-Match` with the `ETag` of the version that you have read, so that nobody's change is overwritten."""
+
+
+class VersionStale(Refused):
+    """Somebody changed this meanwhile: read it again and repeat your change on the newer version."""

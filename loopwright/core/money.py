@@ -8,6 +8,10 @@ from typing import Annotated
 from pydantic import BeforeValidator, PlainSerializer
 
 
+LARGEST, SMALLEST = 12, -18
+"""Powers of ten that an amount's first digit may have, in USD."""
+
+
 def usd(value: object) -> Decimal:
     """Read an amount of US dollars from a number or a string such as `"0.50"` or `"$0.50"`.
 

@@ -33,6 +33,16 @@ class Spender:
     iteration: int = 0
 
 
+@dataclass(frozen=True, kw_only=True)
+class Operation:
+    """One outside operation of a run: a model request, a tool call, an evaluation."""
+
+    key: str
+    """Names it within its run; the same when the iteration is played again after a crash."""
+    attempt: int
+    iteration: int
+
+
 class RunStore(Protocol):
     """A run's record: its wallet, its finished outside operations and its events.
 
@@ -56,9 +66,12 @@ class RunStore(Protocol):
         ...
 
     async def settle(
-        self, charges: Sequence[Charge], *, operation: str | None = None, result: JsonValue = None
+        self, charges: Sequence[Charge], *, operation: Operation | None = None, result: JsonValue = None
     ) -> None:
-        """Book what reserved requests came to; with `operation`, record its result in the same step."""
+        """Book what reserved requests came to; with `operation`, record its result in the same step.
+
+        `result` is what was paid for; it goes into the event of the charges too.
+        """
         ...
 
     async def cost(self, attempt: int | None = None, iteration: int | None = None) -> Cost:
@@ -70,7 +83,7 @@ class RunStore(Protocol):
         ...
 
     async def find(self, operation: str) -> JsonValue | None:
-        """The recorded result of a finished operation, or `None`."""
+        """The recorded result of an operation, by its key, while its iteration isn't finished; else `None`."""
         ...
 
     async def append(self, event: RunEvent) -> RunEvent:
@@ -144,9 +157,19 @@ class AskModel(Protocol):
     """Asks a model one question for an answer in a JSON schema, metered by the run's wallet."""
 
     async def __call__(
-        self, *, model: ModelChoice, instructions: str, question: str, schema: dict[str, JsonValue], spender: Spender
+        self,
+        *,
+        model: ModelChoice,
+        instructions: str,
+        question: str,
+        schema: dict[str, JsonValue],
+        spender: Spender,
+        purpose: str,
     ) -> dict[str, JsonValue]:
         """The answer, validated against `schema`.
+
+        `purpose` tells apart the questions of one iteration in the run's journal; it is the same when the iteration is
+        played again after a crash.
 
         Raises:
             EvaluatorFailed: the model gave no valid answer.

@@ -66,6 +66,7 @@ class RubricEvaluator:
             question=_question(request),
             schema=_schema(low, high),
             spender=Spender(role="judge", attempt=request.attempt, iteration=request.iteration),
+            purpose=f"judge/{request.idempotency_key}",
         )
         # Only these two: money that a model names is not money that was spent.
         feedback = feedback_from_mapping({k: answer[k] for k in ("score", "detail") if k in answer}, who=self.name)

@@ -12,7 +12,7 @@ from pydantic import JsonValue
 from ..core.errors import BudgetExceeded, EvaluatorFailed
 from ..core.events import EvaluationRetried
 from ..core.models import EvaluationRequest, Feedback
-from ..core.ports import Evaluator, EvaluatorContext, Spender
+from ..core.ports import Evaluator, EvaluatorContext, Operation, Spender
 from ..core.wallet import ZERO, Basis, Charge
 
 RETRY_DELAYS = (0.25, 1.0)
@@ -38,8 +38,11 @@ class Scorer:
             BudgetExceeded: the evaluation does not fit into the wallet.
         """
         evaluator = self.holdout if request.holdout and self.holdout else self.evaluator
-        operation = f"evaluate/{request.idempotency_key}"
-        if (found := await context.store.find(operation)) is not None:
+        kind = "holdout" if request.holdout else "evaluate"
+        operation = Operation(
+            key=f"{kind}/{request.attempt}/{request.iteration}", attempt=request.attempt, iteration=request.iteration
+        )
+        if (found := await context.store.find(operation.key)) is not None:
             return Feedback.model_validate(found)
         for delay in (*self.retry_delays, None):
             try:
@@ -60,7 +63,7 @@ class Scorer:
         return max(seen, first, self.evaluator.max_cost_usd + (self.holdout.max_cost_usd if self.holdout else ZERO))
 
     async def _once(
-        self, evaluator: Evaluator, request: EvaluationRequest, context: EvaluatorContext, operation: str
+        self, evaluator: Evaluator, request: EvaluationRequest, context: EvaluatorContext, operation: Operation
     ) -> Feedback:
         store = context.store
         spender = Spender(role="evaluator", attempt=request.attempt, iteration=request.iteration)

@@ -11,9 +11,9 @@ from itertools import count
 from pydantic import JsonValue
 
 from ..core.errors import BudgetExceeded, StoreUnavailable
-from ..core.events import BoundOverrun, MoneyReserved, MoneySettled, RunEvent, TextDelta, WalletView
+from ..core.events import BoundOverrun, IterationFinished, MoneyReserved, MoneySettled, RunEvent, TextDelta, WalletView
 from ..core.models import Cost
-from ..core.ports import Clock, Spender
+from ..core.ports import Clock, Operation, Spender
 from ..core.wallet import LEAF_ROLES, ZERO, Charge, Reservation, Role, Wallet
 from .tally import Tallies
 
@@ -39,7 +39,7 @@ class MemoryRunStore:
         self._numbers = count(1)
         self._seq = 0
         self._settled = asyncio.Event()
-        self._operations: dict[str, JsonValue] = {}
+        self._operations: dict[tuple[int, int], dict[str, JsonValue]] = {}
         self._in_flight = ZERO
         """Reserved by requests that settle without waiting for anything."""
         self._tallies = Tallies()
@@ -75,7 +75,7 @@ class MemoryRunStore:
         return reservation
 
     async def settle(
-        self, charges: Sequence[Charge], *, operation: str | None = None, result: JsonValue = None
+        self, charges: Sequence[Charge], *, operation: Operation | None = None, result: JsonValue = None
     ) -> None:
         """See `core.ports.RunStore.settle`."""
         for charge in charges:
@@ -83,7 +83,7 @@ class MemoryRunStore:
             self._in_flight -= charge.reservation.amount if charge.reservation.role in LEAF_ROLES else ZERO
             self._tallies.add(charge)
         if operation is not None:
-            self._operations[operation] = result
+            self._operations.setdefault((operation.attempt, operation.iteration), {})[operation.key] = result
         self._settled.set()
         for charge in charges:
             self._record(MoneySettled(charge=charge, wallet=self.view(), response=result))
@@ -100,10 +100,12 @@ class MemoryRunStore:
 
     async def find(self, operation: str) -> JsonValue | None:
         """The recorded result of a finished operation, or `None`."""
-        return self._operations.get(operation)
+        return next((found[operation] for found in self._operations.values() if operation in found), None)
 
     async def append(self, event: RunEvent) -> RunEvent:
         """Stamp an event and hand it to the sinks; text deltas pass unnumbered."""
+        if isinstance(event, IterationFinished):  # it is never played again
+            self._operations.pop((event.iteration.attempt, event.iteration.number), None)
         return self._record(event)
 
     def view(self) -> WalletView:

@@ -35,7 +35,7 @@ from ..core.events import (
     WalletView,
 )
 from ..core.models import Cost, Direction, Iteration
-from ..core.ports import Spender
+from ..core.ports import Operation, Spender
 from ..core.state import Past, RunState
 from ..core.text import clean_json
 from ..core.wallet import ZERO, Charge, Reservation, Role, Tokens, Wallet
@@ -131,7 +131,7 @@ class PgRunStore:
             await self._sleep(WAIT_SECONDS)
 
     async def settle(
-        self, charges: Sequence[Charge], *, operation: str | None = None, result: JsonValue = None
+        self, charges: Sequence[Charge], *, operation: Operation | None = None, result: JsonValue = None
     ) -> None:
         """See `core.ports.RunStore.settle`."""
         result = clean_json(result)
@@ -144,11 +144,11 @@ class PgRunStore:
             {"id": c.reservation.id, "amount": f"{c.amount:f}", "basis": c.basis, "tokens": c.tokens.model_dump()}
             for c in charges
         ]
-        of = charges[0].reservation if charges else None
-        place = (of.attempt, of.iteration) if of else (0, 0)
+        place = (operation.attempt, operation.iteration) if operation else (0, 0)
+        key = operation.key if operation else None
         settle = "select private.settle(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s::jsonb)"
         try:
-            await self._call(settle, Jsonb(booked), operation, *place, Jsonb(result), _json(events))
+            await self._call(settle, Jsonb(booked), key, *place, Jsonb(result), _json(events))
         except DatabaseAway:
             raise
         except StoreUnavailable:

@@ -28,7 +28,14 @@ class Model:
     asked: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
 
     async def __call__(
-        self, *, model: ModelChoice, instructions: str, question: str, schema: dict[str, JsonValue], spender: Spender
+        self,
+        *,
+        model: ModelChoice,
+        instructions: str,
+        question: str,
+        schema: dict[str, JsonValue],
+        spender: Spender,
+        purpose: str,
     ) -> dict[str, JsonValue]:
         self.asked.append(
             {"model": model, "instructions": instructions, "question": question, "schema": schema, "spender": spender}
