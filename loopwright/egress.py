@@ -10,7 +10,9 @@ import asyncio
 import os
 import re
 import socket
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import metadata
@@ -131,6 +133,16 @@ class EgressClient:
         except TimeoutError:
             raise EgressFailed(f"no complete answer from {shown_url(url)} within {seconds:g} s") from None
 
+    async def check(self, url: str) -> None:
+        """Say whether the policy lets requests go to a URL, as its host resolves now.
+
+        Raises:
+            EgressRefused: it does not.
+            EgressFailed: the host can't be found.
+        """
+        target = checked_url(url)
+        await self._backend.checked_addresses(target.host, port_of(target))
+
     async def _exchange(self, request: httpcore.Request, limit: int, shown: str) -> Response:
         pool = self._pool(request.url.scheme.decode())
         try:
@@ -206,7 +218,7 @@ class _CheckedBackend(httpcore.AsyncNetworkBackend):
         local_address: str | None = None,
         socket_options: Iterable[httpcore.SOCKET_OPTION] | None = None,
     ) -> httpcore.AsyncNetworkStream:
-        addresses = await self._checked_addresses(host, port)
+        addresses = await self.checked_addresses(host, port)
         for address in addresses[:-1]:
             try:
                 return await self._network.connect_tcp(str(address), port, timeout=CONNECT_SECONDS)
@@ -214,7 +226,8 @@ class _CheckedBackend(httpcore.AsyncNetworkBackend):
                 continue  # e.g. a host with an IPv6 address on a network without IPv6
         return await self._network.connect_tcp(str(addresses[-1]), port, timeout=timeout)
 
-    async def _checked_addresses(self, host: str, port: int) -> Sequence[Address]:
+    async def checked_addresses(self, host: str, port: int) -> Sequence[Address]:
+        """The addresses of a host, each of which the policy allows."""
         addresses = await self._addresses(host, port)
         for address in addresses:
             self._check(host, port, address)
@@ -287,6 +300,12 @@ def _literal(host: str) -> Address | None:
         return None
 
 
+def is_loopback(host: str) -> bool:
+    """Whether a host is this machine by its name or number, whatever a resolver says."""
+    literal = _literal(_normal_host(host))
+    return literal.is_loopback if literal else _normal_host(host) == "localhost"
+
+
 def _normal_host(host: str) -> str:
     bare = host.strip().removeprefix("[").removesuffix("]").removesuffix(".").lower()
     literal = _literal(bare)
@@ -351,6 +370,24 @@ def shown_url(url: str) -> str:
     return _printable(re.sub(r"^([A-Za-z][A-Za-z0-9+.-]*:)?//[^/]*@", r"\1//", bare))
 
 
+_named: ContextVar[Mapping[str, str]] = ContextVar("_named")
+
+
+def named_values() -> Mapping[str, str]:
+    """What `${NAME}` stands for here: environment variables, or in the service the secrets of a run's owner."""
+    return _named.get(os.environ)
+
+
+@contextmanager
+def naming(values: Mapping[str, str]) -> Generator[None]:
+    """Inside, in this task and those that it starts, `${NAME}` stands for these values."""
+    token = _named.set(values)
+    try:
+        yield
+    finally:
+        _named.reset(token)
+
+
 def resolve_headers(
     headers: Mapping[str, str], environ: Mapping[str, str] | None = None, *, where: str = "headers"
 ) -> dict[str, str]:
@@ -361,7 +398,7 @@ def resolve_headers(
     Raises:
         InvalidInput: variables that aren't set, all at once, each with the header (`where` before it) that names it.
     """
-    environ = os.environ if environ is None else environ
+    environ = named_values() if environ is None else environ
     problems = tuple(
         Problem(
             field=f"{where}.{name}", message=f"the environment variable {variable} is not set; set it and try again"

@@ -6,7 +6,6 @@ import base64
 import binascii
 import hashlib
 import hmac
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
@@ -20,7 +19,7 @@ from ..core.errors import EgressRefused, EvaluatorFailed, InvalidInput, Problem
 from ..core.models import EvaluationRequest, Feedback
 from ..core.ports import Evaluator, EvaluatorContext
 from ..core.spec import ENV_REFERENCE
-from ..egress import EgressClient, EgressFailed, Response, checked_url, host_and_port, resolve_headers
+from ..egress import EgressClient, EgressFailed, Response, checked_url, host_and_port, named_values, resolve_headers
 from .building import Surroundings
 from .parse import feedback_from_json, quote, reported_cost
 
@@ -103,7 +102,7 @@ class EndpointEvaluator:
     def _without_secrets(self, text: str) -> str:
         # An endpoint that echoes its request must not carry a secret into a message, a prompt or the journal.
         for reference in (match for value in self.headers.values() for match in ENV_REFERENCE.finditer(value)):
-            secret = os.environ.get(reference[1], "").strip()
+            secret = named_values().get(reference[1], "").strip()
             if len(secret) >= _SHORTEST_SECRET:
                 text = text.replace(secret, reference[0])
         return text
@@ -158,7 +157,7 @@ def _signed(body: bytes, message_id: str, now: int, *, secret_in: str) -> dict[s
 
 
 def _key(variable: str) -> bytes:
-    secret = os.environ.get(variable, "").strip()
+    secret = named_values().get(variable, "").strip()
     if not secret:
         raise InvalidInput(
             Problem(field="signing_secret_env", message=f"the environment variable {variable} is not set")

@@ -31,10 +31,11 @@ from ..core.spec import (
 )
 from ..core.stop import check_stop
 from ..core.wallet import ZERO
-from ..egress import EgressClient, EgressPolicy, host_and_port
+from ..egress import EgressClient, EgressPolicy, host_and_port, is_loopback, naming
 from ..feedback.registry import build_evaluator
 from ..runner.history import BYTES_A_TOKEN
 from ..runner.library import HOLDOUT_ALONE, Loop, Wiring
+from .world import World
 
 if TYPE_CHECKING:
     from pydantic_ai import Agent
@@ -65,22 +66,29 @@ class WorstCase:
         return self.agent + self.evaluator
 
 
-def assemble(spec: LoopSpec, *, folder: Path) -> Loop:
+def assemble(spec: LoopSpec, *, folder: Path, world: World | None = None) -> Loop:
     """Make the loop that a loop file describes.
 
     Args:
         spec: the loop file.
         folder: where it lies: commands run there, and Python functions are found there.
+        world: what the loop may reach; by default all that its writer could.
 
     Raises:
         InvalidInput: all that can't work: prices nobody knows, missing keys, functions that can't be imported.
             Nothing was sent and nothing was spent.
     """
-    problems = Problems()
+    world = world or World(folder=folder)
+    with naming(world.environ):
+        return _assemble(spec, world)
+
+
+def _assemble(spec: LoopSpec, world: World) -> Loop:
+    problems, folder = Problems(), world.folder
     prices = PriceBook(spec.prices)
     egress = EgressClient()
     with problems.collecting():
-        egress = EgressClient(EgressPolicy(allow_hosts=frozenset({*spec.allow_hosts, *_named_hosts(spec)})))
+        egress = EgressClient(EgressPolicy(allow_hosts=allowed_hosts(spec, world)))
     problems.found += [*_unknown_prices(spec, prices), *_wrong_stop(spec)]
     agents: list[Agent[object, object]] = []
     with problems.collecting():
@@ -95,7 +103,7 @@ def assemble(spec: LoopSpec, *, folder: Path) -> Loop:
             built[place] = build_evaluator(root, egress=egress, folder=folder, where=place)
     problems.refuse()
     return Loop(
-        agent=_wire(spec, agents, judges, prices, egress),
+        agent=_wire(spec, agents, judges, prices, egress=egress, world=world),
         evaluate=built.get("evaluator"),
         holdout=built.get("holdout"),
         stop=spec.stop_condition,
@@ -153,7 +161,9 @@ def _wire(
     agents: list[Agent[object, object]],
     judges: JudgeAgents,
     prices: PriceBook,
+    *,
     egress: EgressClient,
+    world: World,
 ) -> Wiring:
     running = 0
 
@@ -163,6 +173,7 @@ def _wire(
         running += 1
         try:
             async with AsyncExitStack() as stack:
+                stack.enter_context(naming(world.environ))
                 for agent in agents:
                     await stack.enter_async_context(agent)
                 await stack.enter_async_context(judges.open())
@@ -259,6 +270,14 @@ def _evaluators(spec: EvaluatorSpec, place: str) -> Iterator[tuple[EvaluatorSpec
             yield from _evaluators(part.evaluator, f"{place}.parts.{number}.evaluator")
     else:
         yield spec, place
+
+
+def allowed_hosts(spec: LoopSpec, world: World) -> frozenset[str]:
+    """The hosts that a loop may reach though they aren't public."""
+    if world.trusts_writer:
+        return frozenset({*world.allow_hosts, *spec.allow_hosts, *_named_hosts(spec)})
+    named = (host for host in _named_hosts(spec) if world.trusts_loopback and is_loopback(host.rpartition(":")[0]))
+    return frozenset({*world.allow_hosts, *named})
 
 
 def _named_hosts(spec: LoopSpec) -> Iterator[str]:

@@ -34,6 +34,12 @@ class Facts:
     data: Group
     folder: Path
     environ: Mapping[str, str]
+    missing: str = "the environment variable {name} is not set; set it {when}"
+    """What to say of a name that stands for nothing."""
+
+    def unset(self, name: str, when: str) -> str:
+        """What to say of this one."""
+        return self.missing.format(name=name, when=when)
 
 
 def findings(facts: Facts) -> Iterator[Finding]:
@@ -86,8 +92,7 @@ def _environment(facts: Facts) -> Iterator[Finding]:
         for key, what in (("api_key_env", "the API key"), ("signing_secret_env", "the signing secret")):
             name = group.get(key)
             if isinstance(name, str) and not facts.environ.get(name):
-                message = f"the environment variable {name} is not set; set it to {what} before you run the loop"
-                yield (*place, key), message
+                yield (*place, key), facts.unset(name, f"to {what} before you run the loop")
         yield from _headers(facts, place, _group(group.get("headers")))
         for number, name in enumerate(_items(group.get("env"))):
             if isinstance(name, str) and name not in facts.environ:
@@ -99,8 +104,7 @@ def _headers(facts: Facts, place: Place, headers: Group) -> Iterator[Finding]:
     for header, value in headers.items():
         for name in ENV_REFERENCE.findall(value) if isinstance(value, str) else ():
             if not facts.environ.get(name):
-                message = f"the environment variable {name} is not set; set it before you run the loop"
-                yield (*place, "headers", header), message
+                yield (*place, "headers", header), facts.unset(name, "before you run the loop")
 
 
 # --- files and addresses ---

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from ..core.errors import InvalidInput, Problem
 from ..core.spec import LoopSpec
-from ..core.stop import Budget, MaxIterations
+from ..core.stop import Budget, MaxIterations, MaxSeconds
 from .file_checks import Facts, findings
 from .plain_words import problems_of, shown
 from .yaml_source import Document, dotted, read_yaml
@@ -34,6 +34,8 @@ class Overrides:
     """The agent's model. The file's fallback models go; so do its `base_url` and `api_key_env` where the new model
     is of another provider."""
     attempts: int | None = None
+    max_seconds: float | None = None
+    """Takes the place of every `max_seconds` in the stop condition, or is added to it by `|`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,11 +69,20 @@ def read_loop_file(path: Path, *, environ: Mapping[str, str], overrides: Overrid
         raise InvalidInput(Problem(field="", message=message, line=1))
     data = _overridden(cast("dict[str, Any]", read), overrides or Overrides())
     document = Document(data, document.lines)
-    facts = Facts(data=data, folder=path.parent, environ=environ)
+    spec = checked_spec(document, Facts(data=data, folder=path.parent, environ=environ))
+    return LoopFile(path=path, spec=spec, document=document)
+
+
+def checked_spec(document: Document, facts: Facts) -> LoopSpec:
+    """The spec that a document's data describes.
+
+    Raises:
+        InvalidInput: everything that is wrong with it, in the order of its lines.
+    """
     found = {dotted(place): message for place, message in findings(facts)}
     problems = [Problem(field=where, message=message) for where, message in found.items()]
     try:
-        spec = _validate(data)
+        spec = _validate(facts.data)
     except ValidationError as error:
         own_stop = any(where.partition(".")[0] == "stop" for where in found)
         problems += [p for p in problems_of(error, document) if not (own_stop and p.field == "stop")]
@@ -79,7 +90,7 @@ def read_loop_file(path: Path, *, environ: Mapping[str, str], overrides: Overrid
     if problems or spec is None:
         located = [_with_line(problem, document) for problem in problems]
         raise InvalidInput(*sorted(located, key=lambda p: p.line or 0))
-    return LoopFile(path=path, spec=spec, document=document)
+    return spec
 
 
 def open_loop(path: Path, *, environ: Mapping[str, str], overrides: Overrides | None = None) -> tuple[LoopFile, Loop]:
@@ -130,10 +141,18 @@ def _overridden(data: Mapping[str, Any], overrides: Overrides) -> dict[str, Any]
         changed["attempts"] = overrides.attempts
     if overrides.model is not None:
         changed["agent"] = _with_model(changed.get("agent"), overrides.model)
-    for name, value in (("budget_usd", overrides.budget), ("max_iterations", overrides.max_iterations)):
+    for name, value in _limits(overrides):
         if value is not None:
             changed["stop"] = _with_limit(changed.get("stop", {}), name, value)
     return changed
+
+
+def _limits(overrides: Overrides) -> Sequence[tuple[str, object]]:
+    return (
+        ("budget_usd", overrides.budget),
+        ("max_iterations", overrides.max_iterations),
+        ("max_seconds", overrides.max_seconds),
+    )
 
 
 def _check(overrides: Overrides) -> None:
@@ -147,6 +166,7 @@ def _check(overrides: Overrides) -> None:
     for option, limit, value in (
         ("--budget", Budget, overrides.budget),
         ("--max-iterations", MaxIterations, overrides.max_iterations),
+        ("--max-seconds", MaxSeconds, overrides.max_seconds),
     ):
         try:
             _ = limit(cast(Any, value)) if value is not None else None
