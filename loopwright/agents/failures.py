@@ -20,9 +20,11 @@ def our_error(error: Exception, otherwise: Callable[[str], E]) -> LoopwrightErro
 
     What says most about the run goes first: that it can't be recorded, that its budget is used up.
     """
-    inside = [each for each in _chain(error) if isinstance(each, LoopwrightError)]
-    if inside:
-        return min(inside, key=_rank)
+    inside = [each for each in _chain(error, hidden=False) if isinstance(each, LoopwrightError)]
+    # A library that raises again what a tool raised tends to hide where that came from.
+    hidden = [each for each in _chain(error, hidden=True) if isinstance(each, StoreUnavailable | BudgetExceeded)]
+    if inside or hidden:
+        return min((*inside, *hidden), key=_rank)
     if isinstance(error, UserError):  # whoever built the agent made a mistake: the next turn would fail alike
         return InvalidInput(Problem(field="agent", message=_shortened(error.message)))
     return otherwise(_shortened(_text(error)))
@@ -43,8 +45,8 @@ def _shortened(text: str) -> str:
     return text if len(text) <= MOST_TEXT else f"{text[:MOST_TEXT]}…"
 
 
-def _chain(error: BaseException) -> Iterator[BaseException]:
-    """An error, what it groups and what it came from, each once."""
+def _chain(error: BaseException, *, hidden: bool) -> Iterator[BaseException]:
+    """An error, what it groups and what it came from, each once; with `hidden`, also what `from None` put away."""
     waiting, seen = [error], set[int]()
     while waiting:
         each = waiting.pop()
@@ -54,7 +56,7 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
         yield each
         if each.__cause__ is not None:
             waiting.append(each.__cause__)
-        elif each.__context__ is not None and not each.__suppress_context__:
+        elif each.__context__ is not None and (hidden or not each.__suppress_context__):
             waiting.append(each.__context__)
         if isinstance(each, BaseExceptionGroup):
             waiting.extend(cast("BaseExceptionGroup[BaseException]", each).exceptions)

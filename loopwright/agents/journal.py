@@ -53,6 +53,7 @@ class OperationNames:
         self._iteration = iteration
         self._root = purpose or f"turn/{attempt}/{iteration}"
         self._requests: dict[str, int] = {}
+        self._calls: dict[str, int] = {}
 
     def request(self) -> Operation:
         """The next model request at this place."""
@@ -61,8 +62,10 @@ class OperationNames:
         return self._operation(f"{place}/request/{number}")
 
     def tool(self, call_id: str) -> Operation:
-        """A tool call. Its id comes from the model's answer, which is recorded."""
-        return self._operation(f"{self._root}{_inside.get()}/tool/{call_id}")
+        """A tool call. Its id comes from the model's answer, which is recorded; some servers give all the same one."""
+        place = f"{self._root}{_inside.get()}/tool/{call_id}"
+        self._calls[place] = number = self._calls.get(place, 0) + 1
+        return self._operation(place if number == 1 else f"{place}/{number}")
 
     def _operation(self, key: str) -> Operation:
         return Operation(key=key, attempt=self._attempt, iteration=self._iteration)

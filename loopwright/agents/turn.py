@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from typing import cast
+from typing import Any, cast
 
 from pydantic import JsonValue
 from pydantic_ai import RunUsage, UsageLimits
@@ -44,18 +44,21 @@ class AgentRunner:
         max_output_tokens: most tokens of one model request, where the agent's own settings name none.
         max_requests: most model requests of one turn.
         toolsets: tools that every turn gets beside the agent's own, e.g. the builtins.
+        deps: what the agent's own tools and instructions find as `ctx.deps`.
     """
 
     def __init__(
         self,
-        agent: AbstractAgent[object, object],
+        agent: AbstractAgent[Any, Any],
         *,
         prices: PriceBook,
         max_output_tokens: int = 4096,
         max_requests: int = 20,
         toolsets: Sequence[AbstractToolset[object]] = (),
+        deps: object = None,
     ) -> None:
         self.agent = agent
+        self._deps = deps
         self._prices = prices
         self._max_output_tokens = max_output_tokens
         self._max_requests = max_requests
@@ -86,6 +89,7 @@ class AgentRunner:
             result = await self.agent.run(
                 last.text,
                 message_history=[_message(m) for m in earlier],
+                deps=self._deps,
                 toolsets=self._toolsets,
                 capabilities=[Metered(meter)],
                 usage=usage,
@@ -123,13 +127,9 @@ def _candidate(output: object) -> Candidate:
 
 
 def _tool_calls(messages: Sequence[ModelMessage]) -> Iterator[ToolCall]:
-    returned = {
-        part.tool_call_id: part.model_response_str()
-        for message in messages
-        for part in message.parts
-        if isinstance(part, ToolReturnPart)
-    }
-    for message in messages:
+    for message, answer in zip(messages, (*messages[1:], ModelRequest(parts=[])), strict=True):
+        # Only in the message that follows: some servers give every call the same id.
+        returned = {p.tool_call_id: p.model_response_str() for p in answer.parts if isinstance(p, ToolReturnPart)}
         for part in message.parts:
             if isinstance(part, ToolCallPart) and not part.tool_name.startswith(OUTPUT_TOOL):
                 arguments = part.args if isinstance(part.args, str) else to_json(part.args or {}).decode()

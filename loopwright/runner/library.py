@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager, nullcontext
 from decimal import Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from ..core.errors import InvalidInput, Problem, UnknownPrice
 from ..core.events import RunEvent, RunFinished
@@ -52,6 +52,7 @@ class Loop:
         attempts: how many dialogues run side by side on one wallet.
         history: what the agent is shown of earlier iterations.
         prices: USD per million tokens by model string, before the built-in list.
+        deps: what the tools and instructions of a pydantic-ai agent find as `ctx.deps`.
         name: what people call the loop.
 
     Raises:
@@ -61,7 +62,7 @@ class Loop:
     def __init__(
         self,
         *,
-        agent: AbstractAgent[object, object] | AgentPort | Wiring | str,
+        agent: AbstractAgent[Any, Any] | AgentPort | Wiring | str,
         evaluate: Evaluate | Evaluator | None = None,
         stop: Stop,
         holdout: Evaluate | Evaluator | None = None,
@@ -69,6 +70,7 @@ class Loop:
         attempts: int = 1,
         history: HistorySpec | None = None,
         prices: Mapping[str, Price] | None = None,
+        deps: object = None,
         name: str = "loop",
     ) -> None:
         if attempts < 1:
@@ -78,7 +80,7 @@ class Loop:
         self.direction: Direction = direction
         self.attempts = attempts
         self.history = history or HistorySpec()
-        self.wiring = Wiring.of(agent, prices or {})
+        self.wiring = Wiring.of(agent, prices or {}, deps)
         self._evaluator = _evaluator(evaluate)
         self._holdout = _evaluator(holdout)
         problems = check_stop(stop, has_evaluator=evaluate is not None, free_of_charge=self.wiring.free_of_charge)
@@ -173,7 +175,9 @@ class Wiring:
         """Entered for the length of each run: holds connections and tool servers open."""
 
     @classmethod
-    def of(cls, agent: AbstractAgent[object, object] | AgentPort | Wiring | str, prices: Mapping[str, Price]) -> Wiring:
+    def of(
+        cls, agent: AbstractAgent[Any, Any] | AgentPort | Wiring | str, prices: Mapping[str, Price], deps: object = None
+    ) -> Wiring:
         """Wire an agent given in any of the library's ways."""
         if isinstance(agent, Wiring):
             return agent
@@ -187,8 +191,8 @@ class Wiring:
         from ..builtins.loop_done import loop_done_toolset
 
         book, judges = PriceBook(prices), JudgeAgents()
-        real = _agent_of(agent) if isinstance(agent, str) else cast("AbstractAgent[object, object]", agent)
-        runner = AgentRunner(real, prices=book, toolsets=[loop_done_toolset()])
+        real = _agent_of(agent) if isinstance(agent, str) else cast("AbstractAgent[Any, Any]", agent)
+        runner = AgentRunner(real, prices=book, toolsets=[loop_done_toolset()], deps=deps)
         model = real.model
         free = isinstance(model, Model) and _is_free(book, model)
         name = model.model_id if isinstance(model, Model) else str(model or "")

@@ -55,6 +55,7 @@ class World:
         cap = None if self.cap is None else Decimal(self.cap)
         self.store = MemoryRunStore("run-1", cap=cap, clock=self.clock, sinks=[self.journal])
         self.made: list[Agent[object, object]] = []
+        self.turns = 0
 
     def spec(self, **fields: Any) -> dict[str, Any]:
         """An agent as a loop file has it."""
@@ -74,12 +75,13 @@ class World:
     async def take(
         self, agent: AbstractAgent[Any, Any], *replies: Reply, say: Prompt | None = None, **options: Any
     ) -> Turn:
-        """Take a turn; the provider gives these replies, then its default."""
+        """Take the next turn of the run; the provider gives these replies, then its default."""
         self.provider.script = list(replies)
+        self.turns += 1
         async with AsyncExitStack() as stack:
             for each in (agent, *(inner for inner in self.made if inner is not agent)):
                 await stack.enter_async_context(each)
-            return await self.runner(agent, **options).take_turn(say or prompt("go"), self.context())
+            return await self.runner(agent, **options).take_turn(say or prompt("go"), self.context(number=self.turns))
 
     @property
     def charges(self) -> list[Charge]:
