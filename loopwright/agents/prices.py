@@ -274,10 +274,12 @@ class PriceBook:
     def _rate(self, system: str, model: str, *, written: str | None = None) -> ModelRate:
         name = f"{system}:{model}" if system and model != PRACTICE else model
         hour = self.clock().replace(minute=0, second=0, microsecond=0)
-        if (known := self._rates.get(name)) and known[0] == hour and self._snapshot is get_snapshot():
+        if (snapshot := get_snapshot()) is not self._snapshot:  # genai-prices can update itself
+            self._snapshot, self._lists, self._rates = snapshot, {}, {}
+        if (known := self._rates.get(written or name)) and known[0] == hour:
             return known[1]
         rate = self._declared(name, system, model, written) or self._from_list(name, system, model, hour)
-        self._rates[name] = hour, rate
+        self._rates[written or name] = hour, rate
         return rate
 
     def _declared(self, name: str, system: str, model: str, written: str | None) -> ModelRate | None:
@@ -316,12 +318,9 @@ class PriceBook:
         )
 
     def _price_list(self, system: str) -> _PriceList | None:
-        snapshot = get_snapshot()
-        if snapshot is not self._snapshot:
-            self._snapshot, self._lists, self._rates = snapshot, {}, {}
         provider_id = PRICE_LISTS.get(system, SYSTEMS.get(system, system))
         if provider_id not in self._lists:
-            by_id = {provider.id: provider for provider in snapshot.providers}
+            by_id = {provider.id: provider for provider in get_snapshot().providers}
             if provider_id not in by_id:
                 return None
             others = by_id[provider_id].fallback_model_providers or []

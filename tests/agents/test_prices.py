@@ -180,6 +180,12 @@ def test_the_worst_case_covers_a_price_that_rises_at_midnight() -> None:
     assert rate.worst_case(1_000_000, 0) == Decimal("0.048")
 
 
+def test_a_rate_is_looked_up_once() -> None:
+    prices = book({"m": {"input": 1, "output": 1}})
+    for name in ("openai:m", "openai:gpt-4o", "practice"):
+        assert prices.price_of_name(name) is prices.price_of_name(name)
+
+
 def test_a_rate_is_looked_up_again_when_the_hour_has_passed() -> None:
     now = [datetime(2026, 10, 17, 10, 0, tzinfo=UTC)]
     prices = PriceBook(clock=lambda: now[0])
