@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from pathlib import Path
 from typing import TypeVar
@@ -121,7 +122,7 @@ def _check_output(schema: dict[str, JsonValue] | None, where: str) -> None:
 
 def _output_type(schema: dict[str, JsonValue], where: str, name: str | None) -> type[dict[str, JsonValue]]:
     try:
-        return StructuredDict(schema, name=name)
+        return StructuredDict(copy.deepcopy(schema), name=name)  # it writes the name into what it is given
     except UserError as error:
         raise InvalidInput(Problem(field=where, message=error.message)) from None
 
