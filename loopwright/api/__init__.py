@@ -1,0 +1,1 @@
+"""The HTTP API: thin routes. Each parses, calls one service function and returns."""

@@ -1,0 +1,155 @@
+"""The bodies of requests. What is in a `spec` is checked by the service, in the words of loop files."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import Annotated, Any
+from uuid import UUID
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
+
+from ..core.money import usd
+from ..core.records import Visibility
+from .docs import AGENT_SPEC, EXAMPLE_AGENT, EXAMPLE_LOOP, EXAMPLE_TOOL, LOOP_SPEC, TOOL_SPEC
+
+Dollars = Annotated[
+    Decimal,
+    BeforeValidator(usd),
+    Field(gt=0, le=1_000_000),
+    WithJsonSchema(
+        {
+            "description": "US dollars, as text or as a number.",
+            "anyOf": [
+                {"type": "string", "pattern": r"^[1-9][0-9]{0,4}(\.[0-9]{1,6})?$"},
+                {"type": "number", "exclusiveMinimum": 0, "maximum": 1000000},
+            ],
+            "examples": ["0.50"],
+        }
+    ),
+]
+LoopName = Annotated[str, Field(min_length=1, max_length=200, examples=["Taglines"])]
+LoopSettings = Annotated[dict[str, Any], WithJsonSchema(LOOP_SPEC), Field(examples=[EXAMPLE_LOOP])]
+AgentSettings = Annotated[dict[str, Any], WithJsonSchema(AGENT_SPEC), Field(examples=[EXAMPLE_AGENT])]
+ToolSettings = Annotated[dict[str, Any], WithJsonSchema(TOOL_SPEC), Field(examples=[EXAMPLE_TOOL])]
+Ids = Annotated[list[UUID], Field(max_length=100)]
+
+
+class Body(BaseModel):
+    """Base of all bodies: unknown fields are errors."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+
+class NewTool(Body):
+    """A tool to store. Its name is the one in its spec."""
+
+    spec: ToolSettings
+    active: bool = True
+    """Whether new runs get it."""
+    visibility: Visibility = "private"
+
+
+class ToolPatch(Body):
+    """What is to change of a tool; what is left out stays."""
+
+    spec: ToolSettings | None = None
+    active: bool | None = None
+    visibility: Visibility | None = None
+
+
+class NewAgent(Body):
+    """An agent to store."""
+
+    name: LoopName
+    spec: AgentSettings
+    tool_ids: Ids = []
+    """Stored tools beside those in `spec.tools`."""
+    visibility: Visibility = "private"
+
+
+class AgentPatch(Body):
+    """What is to change of an agent; what is left out stays."""
+
+    name: LoopName | None = None
+    spec: AgentSettings | None = None
+    tool_ids: Ids | None = None
+    visibility: Visibility | None = None
+
+
+class NewLoop(Body):
+    """A loop to store."""
+
+    name: LoopName
+    agent_id: UUID
+    spec: LoopSettings
+    visibility: Visibility = "private"
+
+
+class LoopPatch(Body):
+    """What is to change of a loop; what is left out stays."""
+
+    name: LoopName | None = None
+    agent_id: UUID | None = None
+    spec: LoopSettings | None = None
+    visibility: Visibility | None = None
+
+
+class StartRun(Body):
+    """What a run is to have otherwise than its loop."""
+
+    goal: Annotated[str, Field(min_length=1)] | None = None
+    """Another goal."""
+    budget_usd: Dollars | None = None
+    """Another cap, in US dollars."""
+    max_iterations: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
+    """Another limit of iterations."""
+    max_seconds: Annotated[float, Field(gt=0, le=31_536_000)] | None = None
+    """Another limit of time."""
+    attempts: Annotated[int, Field(ge=1, le=64)] | None = None
+    """How many dialogues run side by side on the one budget."""
+    model: Annotated[str, Field(min_length=1, max_length=200)] | None = None
+    """Another model for the agent."""
+    triggered_by: UUID | None = None
+    """The user to act for. Heeded only with the service key."""
+
+
+class ExtendRun(Body):
+    """How much more a finished run gets, beside what it had."""
+
+    budget_usd: Dollars | None = None
+    """US dollars on top of its budget."""
+    iterations: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
+    """Iterations on top of `max_iterations`."""
+    seconds: Annotated[float, Field(gt=0, le=31_536_000)] | None = None
+    """Seconds on top of `max_seconds`."""
+
+
+class ForkRun(Body):
+    """Where a new run begins, and what it is to have otherwise."""
+
+    iteration: Annotated[int, Field(ge=1, le=1_000_000)]
+    """How many of the run's finished iterations it begins from, in the order in which they finished."""
+    goal: Annotated[str, Field(min_length=1)] | None = None
+    budget_usd: Dollars | None = None
+    max_iterations: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
+    """Counted with those that it begins from."""
+    max_seconds: Annotated[float, Field(gt=0, le=31_536_000)] | None = None
+    model: Annotated[str, Field(min_length=1, max_length=200)] | None = None
+
+
+class PutSecret(Body):
+    """A secret's value. It is sealed at once and never shown again."""
+
+    value: Annotated[str, Field(min_length=1, max_length=65_536)]
+
+
+class PersonPatch(Body):
+    """What an admin sets for a user."""
+
+    monthly_cap_usd: (
+        Annotated[
+            Decimal, BeforeValidator(usd), WithJsonSchema({"type": "string", "pattern": r"^[0-9]{1,6}(\.[0-9]{1,6})?$"})
+        ]
+        | None
+    )
+    """The most that the user's runs may spend in a calendar month (UTC); null for no cap."""

@@ -1,0 +1,45 @@
+"""The API as an application: all routes behind the guard, every error a problem."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from importlib.metadata import version
+
+from fastapi import APIRouter, FastAPI
+
+from ..settings import Settings
+from . import agents, events, health, loops, runs, secrets, session, tools, usage
+from .docs import document
+from .errors import install
+from .guard import Guard
+
+LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
+
+
+def build_api(settings: Settings, lifespan: Callable[[FastAPI], AbstractAsyncContextManager[None]]) -> FastAPI:
+    """Make the application. The lifespan puts `runtime` and `gate` into its state."""
+    app = FastAPI(
+        title="Loopwright",
+        version=version("loopwright"),
+        lifespan=lifespan,
+        openapi_url="/api/openapi.json",
+        docs_url=None,
+        redoc_url=None,
+        separate_input_output_schemas=False,
+    )
+    api = APIRouter(prefix="/api")
+    for part in (agents, tools, loops, events, runs, usage, secrets, health):
+        api.include_router(part.router)
+    app.include_router(api)
+    app.include_router(session.router)
+    install(app)
+    app.add_middleware(Guard, hosts=allowed_hosts(settings), max_body_bytes=settings.max_body_bytes)
+    app.openapi = lambda: document(app)
+    return app
+
+
+def allowed_hosts(settings: Settings) -> frozenset[str]:
+    """The names that requests may be addressed to."""
+    listening = {settings.host.strip("[]").lower()} - {"0.0.0.0", "::"}  # noqa: S104 - left out, not listened on
+    return frozenset({*LOOPBACK_NAMES, *listening, *(name.lower() for name in settings.allowed_hosts)})

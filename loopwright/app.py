@@ -1,0 +1,39 @@
+"""The composition root: everything put together into one application."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
+from fastapi import FastAPI
+
+from .api.auth import Gate
+from .api.build import build_api
+from .service.runtime import open_runtime
+from .settings import Settings
+from .store.database import Urls
+
+
+def create_app(settings: Settings | None = None, *, urls: Urls | None = None, engine: bool = True) -> FastAPI:
+    """The application: API, live events and, with `engine`, a worker.
+
+    Args:
+        settings: by default those of the environment.
+        urls: a database that is up already, instead of the one that the settings name.
+        engine: whether this process executes runs.
+
+    Raises:
+        InvalidInput: a setting can't be used.
+    """
+    chosen = settings or Settings()
+    chosen.check()
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncGenerator[None]:
+        async with open_runtime(chosen, engine=engine, urls=urls) as runtime:
+            app.state.runtime = runtime
+            app.state.gate = Gate.of(runtime)
+            yield
+            runtime.hub.close()
+
+    return build_api(chosen, lifespan)

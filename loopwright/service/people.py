@@ -1,0 +1,51 @@
+"""Users of the workspace: who they are, and what they may spend in a month."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from decimal import Decimal
+from uuid import UUID
+
+from ..core.caller import Caller, Door
+from ..core.errors import NotAllowed, NotFound
+from ..core.records import Month, Profile
+from ..store import activity, profiles
+from ..store.database import Database
+
+
+async def caller_of(database: Database, user_id: str, door: Door) -> Caller | None:
+    """A user as a caller; `None` if there is no such user in the workspace."""
+    async with database.as_user(user_id) as connection:
+        profile = await profiles.get_profile(connection, user_id)
+    return Caller(user_id=user_id, role=profile.role, door=door) if profile else None
+
+
+async def list_people(database: Database, caller: Caller) -> Sequence[Profile]:
+    """The users of the workspace."""
+    async with database.as_user(caller.user_id) as connection:
+        return await profiles.list_profiles(connection)
+
+
+async def set_monthly_cap(database: Database, caller: Caller, user_id: UUID, cap: Decimal | None) -> Profile:
+    """Set what a user's runs may spend in a calendar month. For admins.
+
+    Raises:
+        NotAllowed: the caller is no admin.
+        NotFound: there is no such user.
+    """
+    if not caller.is_admin:
+        raise NotAllowed("only an admin sets what users may spend")
+    async with database.as_service() as connection:
+        profile = await profiles.set_monthly_cap(connection, str(user_id), cap)
+    if profile is None:
+        raise NotFound
+    async with database.as_user(caller.user_id) as connection:
+        detail = None if cap is None else f"{cap:f}"
+        await activity.note(connection, caller.door, "monthly_cap_set", f"user:{user_id}", cap_usd=detail)
+    return profile
+
+
+async def months(database: Database, caller: Caller) -> Sequence[Month]:
+    """What the caller spent this month, or for an admin what everybody did."""
+    async with database.as_user(caller.user_id) as connection:
+        return await profiles.months(connection)

@@ -1,0 +1,174 @@
+"""The composition that `serve`, `worker` and the command line share: a database, the engine, the hub, the vault."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncGenerator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psycopg
+from psycopg import sql
+
+from ..core.caller import Caller
+from ..core.errors import DatabaseAway
+from ..core.spec import LoopSpec
+from ..runner.library import Loop
+from ..settings import Settings
+from ..store import profiles, run_queries
+from ..store.database import Database, Urls, connect_direct
+from ..store.embedded import APP, EmbeddedServer
+from ..store.migrate import migrate
+from ..store.run_store import TakenRun
+from ..store.runs import Submission
+from .assemble import assemble
+from .checks import refuse_local_code, refuse_private_hosts
+from .engine import Engine, Limits
+from .hub import Hub
+from .secrets import Vault, open_vault, private_bytes, values_of
+from .world import World
+
+LOCAL_OWNER = "00000000-0000-4000-8000-000000000001"
+"""The one user of a local installation."""
+
+DATABASE = "loopwright"
+
+
+@dataclass(kw_only=True)
+class Runtime:
+    """Everything that use cases need. Made by `open_runtime`."""
+
+    settings: Settings
+    database: Database
+    vault: Vault
+    hub: Hub
+    engine: Engine | None = None
+    """`None` in a process that executes no runs."""
+    binaries: Path | None = None
+    """Where psql and pg_dump lie, with the embedded database."""
+    submitted: set[asyncio.Task[None]] = field(default_factory=set[asyncio.Task[None]])
+
+    async def submit(self, run: Submission) -> None:
+        """Have a committed run executed. One that can't be given to the engine now is found in its table later."""
+        if self.engine is not None:
+            await self.engine.submit(run)
+
+    async def world(self, owner_id: str, folder: str | None) -> World:
+        """What loops of an owner may reach; with a folder, those that were pushed from it.
+
+        Raises:
+            InvalidInput: one of the owner's secrets can't be opened.
+        """
+        local = self.settings.mode == "local"
+        named: Mapping[str, str] = await values_of(self.database, self.vault, owner_id)
+        pushed = local and folder is not None
+        return World(
+            folder=Path(folder) if pushed and folder else self.settings.data_folder / "nowhere",
+            environ={**os.environ, **named} if local else named,
+            allow_hosts=self.settings.egress_allow,
+            trusts_writer=pushed,
+            trusts_loopback=local,
+            local_code=pushed,
+        )
+
+    async def load(self, run: TakenRun) -> Loop:
+        """Make the loop of a run from what the run keeps of it.
+
+        Raises:
+            InvalidInput: it can't work here and now, and why.
+        """
+
+        async with self.database.service_session() as connection:
+            folder = await run_queries.run_folder(connection, run.id)
+        world = await self.world(str(run.owner_id), folder)
+        spec = LoopSpec.model_validate(run.spec)
+        refuse_local_code(run.spec, world)
+        await refuse_private_hosts(spec, world)
+        return assemble(spec, folder=world.folder, world=world)
+
+    def local_token(self) -> str:
+        """What the owner of a local installation signs in with."""
+        import base64
+
+        return base64.urlsafe_b64encode(private_bytes(self.settings.data_folder / "token")).decode().rstrip("=")
+
+    def owner(self, door: str = "cli") -> Caller:
+        """The owner of a local installation as a caller."""
+        return Caller(user_id=LOCAL_OWNER, role="admin", door="cli" if door == "cli" else "api")
+
+
+@asynccontextmanager
+async def open_runtime(settings: Settings, *, engine: bool = True, urls: Urls | None = None) -> AsyncGenerator[Runtime]:
+    """Open all that use cases need: the database up and migrated, and with `engine` the means to execute runs.
+
+    Raises:
+        InvalidInput: a setting or the data folder can't be used.
+        StoreUnavailable: the database does not come up.
+    """
+    settings.check()
+    async with AsyncExitStack() as stack:
+        binaries = None
+        if urls is None:
+            urls, binaries = await _database(settings, stack)
+        await prepare(urls, local=settings.mode == "local")
+        database = await stack.enter_async_context(Database(urls=urls))
+        key = settings.secret_key.get_secret_value() if settings.secret_key else None
+        vault = open_vault(key, settings.data_folder)
+        hub = Hub(database)
+        runtime = Runtime(settings=settings, database=database, vault=vault, hub=hub, binaries=binaries)
+        await stack.enter_async_context(hub)
+        if engine:
+            limits = Limits(per_process=settings.runs_per_process, per_user=settings.runs_per_user)
+            stack.callback(_renew_threads)
+            working = Engine(database=database, load=runtime.load, limits=limits, on_text=hub.say)
+            runtime.engine = await stack.enter_async_context(working)
+        yield runtime
+
+
+def _renew_threads() -> None:
+    """DBOS makes its own threads those of the event loop, and takes them along when it leaves."""
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(thread_name_prefix="loopwright"))
+
+
+async def _database(settings: Settings, stack: AsyncExitStack) -> tuple[Urls, Path | None]:
+    """How to reach the database that the settings name; the embedded one is started."""
+    if settings.database_url:
+        direct = settings.database_url_direct or settings.database_url
+        pooled = settings.database_url_direct is not None
+        return Urls(app=settings.database_url, direct=direct, engine=direct, pooled=pooled), None
+    server = EmbeddedServer(settings.data_folder)
+    await asyncio.to_thread(server.start)
+    stack.push_async_callback(asyncio.to_thread, server.stop)
+    await _create(server.url(database="postgres"))
+    app = server.url(APP, DATABASE)
+    return Urls(app=app, direct=server.url(database=DATABASE), engine=app), server.binaries
+
+
+async def _create(maintenance: str) -> None:
+    """Make the database in a fresh embedded server."""
+    async with await psycopg.AsyncConnection.connect(maintenance, autocommit=True) as connection:
+        rows = await connection.execute("select from pg_database where datname = %s", (DATABASE,))
+        if not rows.rowcount:
+            try:
+                await connection.execute(sql.SQL("create database {}").format(sql.Identifier(DATABASE)))
+            except (psycopg.errors.DuplicateDatabase, psycopg.errors.UniqueViolation):
+                return  # another process was quicker
+
+
+async def prepare(urls: Urls, *, local: bool) -> None:
+    """Bring a database to this version, and in local mode make its owner.
+
+    Raises:
+        InvalidInput: the database is of a newer version.
+        DatabaseAway: it can't be reached.
+    """
+    try:
+        async with await connect_direct(urls) as connection:
+            await migrate(connection)
+            if local:
+                await profiles.make_owner(connection, LOCAL_OWNER, "admin")
+    except psycopg.OperationalError as error:
+        raise DatabaseAway(f"the database went away: {error}") from error

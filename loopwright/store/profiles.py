@@ -1,0 +1,66 @@
+"""Users of the workspace."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import LiteralString
+
+from psycopg.rows import class_row
+
+from ..core.caller import UserRole
+from ..core.records import Month, Profile
+from .database import Connection
+
+_COLUMNS: LiteralString = "id, role, display_name, monthly_cap_usd, created_at"
+
+
+async def get_profile(connection: Connection, user_id: str) -> Profile | None:
+    """A user."""
+    cursor = connection.cursor(row_factory=class_row(Profile))
+    await cursor.execute(f"select {_COLUMNS} from public.profiles where id = %s", (user_id,))
+    return await cursor.fetchone()
+
+
+async def list_profiles(connection: Connection) -> list[Profile]:
+    """All users of the workspace, by name."""
+    cursor = connection.cursor(row_factory=class_row(Profile))
+    await cursor.execute(f"select {_COLUMNS} from public.profiles order by display_name, id limit 1000")
+    return await cursor.fetchall()
+
+
+async def set_monthly_cap(connection: Connection, user_id: str, cap: Decimal | None) -> Profile | None:
+    """Set what a user's runs may spend in a month. For the service itself."""
+    cursor = connection.cursor(row_factory=class_row(Profile))
+    await cursor.execute(
+        f"update public.profiles set monthly_cap_usd = %s where id = %s returning {_COLUMNS}",
+        (cap, user_id),
+    )
+    return await cursor.fetchone()
+
+
+async def months(connection: Connection) -> list[Month]:
+    """What the users that the caller may see spent this month."""
+    cursor = connection.cursor(row_factory=class_row(Month))
+    await cursor.execute(
+        """
+        select p.id as owner_id, m.month, p.monthly_cap_usd as cap_usd,
+          coalesce(s.spent_usd, 0) as spent_usd, coalesce(s.reserved_usd, 0) as reserved_usd
+        from public.profiles p
+        cross join (select date_trunc('month', now() at time zone 'utc')::date as month) m
+        left join public.monthly_spend s on s.owner_id = p.id and s.month = m.month
+        where p.id = (select auth.uid()) or (select private.is_admin())
+        order by p.id limit 1000
+        """
+    )
+    return await cursor.fetchall()
+
+
+async def make_owner(connection: Connection, user_id: str, role: UserRole) -> None:
+    """Make the one user of a local installation, unless it is there. For the owner of the database."""
+    await connection.execute(
+        "insert into auth.users (id, email) values (%s, 'owner@localhost') on conflict do nothing", (user_id,)
+    )
+    await connection.execute(
+        "update public.profiles set role = %s, display_name = 'owner' where id = %s and role <> %s",
+        (role, user_id, role),
+    )
