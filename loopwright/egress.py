@@ -144,7 +144,7 @@ class EgressClient:
         await self._backend.checked_addresses(target.host, port_of(target))
 
     async def _exchange(self, request: httpcore.Request, limit: int, shown: str) -> Response:
-        pool = self._pool(request.url.scheme.decode())
+        pool = self.pool(request.url.scheme.decode())
         try:
             answer = await pool.handle_async_request(request)
             try:
@@ -156,7 +156,8 @@ class EgressClient:
         except (httpcore.NetworkError, httpcore.TimeoutException, httpcore.ProtocolError) as error:
             raise EgressFailed(f"the connection to {shown} broke: {_reason(error)}") from None
 
-    def _pool(self, scheme: str) -> httpcore.AsyncConnectionPool:
+    def pool(self, scheme: str) -> httpcore.AsyncConnectionPool:
+        """The connections of a scheme, each to a checked address: for who reads answers as they come."""
         # One pool for each scheme, since loading the certificates takes longer than many a whole plain HTTP run.
         if scheme not in self._pools:
             self._pools[scheme] = httpcore.AsyncConnectionPool(

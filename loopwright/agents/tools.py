@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 from urllib.parse import quote, urlencode
 
+import httpx2
 from pydantic import JsonValue
 from pydantic_ai import FunctionToolset, ModelRetry, RunContext, Tool, UsageLimits
 from pydantic_ai.exceptions import ApprovalRequired, CallDeferred, ToolFailed
@@ -23,6 +24,7 @@ from ..core.spec import ENV_REFERENCE, AgentSpec, AgentTool, HttpTool, McpTool, 
 from ..egress import EgressClient, EgressFailed, checked_url, named_values, resolve_headers
 from ..functions import load_function
 from .failures import our_error
+from .reach import egress_http_client
 from .schemas import ObjectSchema
 from .turn import DONE_TOOL
 
@@ -74,7 +76,7 @@ def build_toolsets(
                 case AgentTool():
                     functions.append(_agent_tool(spec, build_agent, f"{place}.agent"))
                 case McpTool():
-                    servers.append(_mcp_toolset(spec, folder, place))
+                    servers.append(_mcp_toolset(spec, egress, folder, place))
     problems.refuse()
     own = [ToolErrors(FunctionToolset(functions, id="tools"))] if functions else []
     return [*own, *servers]
@@ -325,7 +327,7 @@ def _agent_tool(spec: AgentTool, build_agent: BuildAgent, place: str) -> Tool[ob
 # --- mcp ---
 
 
-def _mcp_toolset(spec: McpTool, folder: Path, place: str) -> AbstractToolset[object]:
+def _mcp_toolset(spec: McpTool, egress: EgressClient, folder: Path, place: str) -> AbstractToolset[object]:
     from fastmcp.client.transports import StdioTransport, StreamableHttpTransport
     from pydantic_ai.mcp import MCPToolset
 
@@ -334,7 +336,17 @@ def _mcp_toolset(spec: McpTool, folder: Path, place: str) -> AbstractToolset[obj
     transport: StdioTransport | StreamableHttpTransport
     log: Path | None = None
     if spec.url:
-        transport = StreamableHttpTransport(*_mcp_address(spec, spec.url, place))
+
+        def client(
+            headers: dict[str, str] | None = None,
+            timeout: httpx2.Timeout | None = None,
+            auth: httpx2.Auth | None = None,
+            **_: Any,
+        ) -> httpx2.AsyncClient:
+            return egress_http_client(egress, headers=headers, timeout=timeout, auth=auth)
+
+        url, headers = _mcp_address(spec, spec.url, place)
+        transport = StreamableHttpTransport(url, headers, httpx_client_factory=client)
     else:
         command, *arguments = spec.command or []
         log = folder.resolve() / ".loopwright" / f"mcp-{spec.name}.log"

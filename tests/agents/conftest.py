@@ -41,3 +41,10 @@ async def make_world(provider: Provider, endpoint: Endpoint, tmp_path: Path) -> 
 @pytest.fixture
 def world(make_world: MakeWorld) -> World:
     return make_world()
+
+
+@pytest.fixture
+async def open_world(provider: Provider, tmp_path: Path) -> AsyncGenerator[World]:
+    """A world whose tools may reach every port of this machine."""
+    async with EgressClient(EgressPolicy(allow_hosts=frozenset({"127.0.0.1"}))) as egress:
+        yield World(provider, egress, tmp_path)

@@ -15,7 +15,14 @@ import uvicorn
 from mcp.server import MCPServer
 
 from loopwright.agents.tools import MAX_RESULT_BYTES
-from loopwright.core.errors import AgentFailed, BudgetExceeded, InvalidInput, StoreUnavailable, UnknownPrice
+from loopwright.core.errors import (
+    AgentFailed,
+    BudgetExceeded,
+    EgressRefused,
+    InvalidInput,
+    StoreUnavailable,
+    UnknownPrice,
+)
 from loopwright.core.models import ToolCall
 
 from ..feedback.endpoint import Endpoint, disconnect, fifty_megabytes, hang, reply
@@ -451,31 +458,47 @@ async def http_server() -> AsyncGenerator[tuple[str, list[str]]]:
         await serving
 
 
-async def test_an_mcp_server_over_streamable_http(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_mcp_server_over_streamable_http(open_world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LW_MCP_KEY", "k-123")
     async with http_server() as (url, seen):
         tool = {"kind": "mcp", "name": "n", "url": url, "allow": ["triple"], "headers": {"X-Key": "${LW_MCP_KEY}"}}
-        turn = await world.take(world.agent(tools=[tool]), call("triple", n=5), Reply(text="15"))
-    assert "15" in world.told()[0]
+        turn = await open_world.take(open_world.agent(tools=[tool]), call("triple", n=5), Reply(text="15"))
+    assert "15" in open_world.told()[0]
     assert turn.candidate.text == "15"
     assert set(seen) == {"k-123"}
 
 
-async def test_a_server_with_a_tool_called_loop_done_is_refused_with_a_sentence(world: World) -> None:
+async def test_a_server_with_a_tool_called_loop_done_is_refused_with_a_sentence(open_world: World) -> None:
     async with http_server() as (url, _):
         with pytest.raises(InvalidInput, match="loop_done"):
-            await world.take(world.agent(tools=[{"kind": "mcp", "name": "n", "url": url}]))
+            await open_world.take(open_world.agent(tools=[{"kind": "mcp", "name": "n", "url": url}]))
+    assert open_world.provider.seen == 0
+
+
+async def test_an_http_server_that_goes_away_is_told_to_the_model(open_world: World) -> None:
+    async with AsyncExitStack() as stack:
+        async with http_server() as (url, _):
+            agent = open_world.agent(tools=[{"kind": "mcp", "name": "n", "url": url, "allow": ["triple"]}])
+            await stack.enter_async_context(agent)
+        turn = await open_world.take(agent, call("triple", n=1), Reply(text="went on"))
+    assert open_world.told() == ['{"error":"Connection closed"}']
+    assert turn.candidate.text == "went on"
+
+
+async def test_a_server_that_may_not_be_reached_is_refused_by_its_address(world: World) -> None:
+    async with http_server() as (url, seen):
+        tool = {"kind": "mcp", "name": "n", "url": url, "headers": {"X-Key": "secret"}}
+        with pytest.raises(EgressRefused, match="loopback"):
+            await world.take(world.agent(tools=[tool]))
+    assert seen == []
     assert world.provider.seen == 0
 
 
-async def test_an_http_server_that_goes_away_is_told_to_the_model(world: World) -> None:
-    async with AsyncExitStack() as stack:
-        async with http_server() as (url, _):
-            agent = world.agent(tools=[{"kind": "mcp", "name": "n", "url": url, "allow": ["triple"]}])
-            await stack.enter_async_context(agent)
-        turn = await world.take(agent, call("triple", n=1), Reply(text="went on"))
-    assert world.told() == ['{"error":"Connection closed"}']
-    assert turn.candidate.text == "went on"
+async def test_a_server_that_redirects_elsewhere_is_not_followed(world: World, endpoint: Endpoint) -> None:
+    endpoint.answers(reply(b"", status=307, location="http://169.254.169.254/mcp"))
+    with pytest.raises(AgentFailed, match="can't be reached"):
+        await world.take(world.agent(tools=[{"kind": "mcp", "name": "n", "url": f"http://{endpoint.host}/mcp"}]))
+    assert world.provider.seen == 0
 
 
 # --- agents as tools ---
