@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from . import cli_service
+
 if TYPE_CHECKING:
     from .core.errors import InvalidInput
 
@@ -108,6 +110,9 @@ def schema() -> None:
     from .service.loop_schema import schema_text
 
     typer.echo(schema_text(), nl=False)
+
+
+cli_service.install(app)
 
 
 @app.command()

@@ -15,7 +15,7 @@ from starlette.requests import Request
 from ..core.caller import Caller, Door
 from ..core.errors import InvalidInput, NotAllowed, NotSignedIn, Problem
 from ..service.people import caller_of
-from ..service.runtime import LOCAL_OWNER, Runtime
+from ..service.runtime import LOCAL_OWNER, Runtime, local_token
 from .tokens import Tokens
 
 COOKIE = "loopwright"
@@ -42,7 +42,7 @@ class Gate:
             tokens = Tokens(jwks_url=settings.jwks, issuer=settings.issuer, audience=settings.jwt_audience)
         return cls(
             runtime=runtime,
-            local_token=runtime.local_token() if settings.mode == "local" else None,
+            local_token=local_token(settings) if settings.mode == "local" else None,
             tokens=tokens,
             service_key=settings.service_key.get_secret_value() if settings.service_key else None,
         )

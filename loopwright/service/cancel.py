@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from datetime import UTC, datetime
 
 from psycopg import errors
 
 from ..core.caller import Caller
-from ..core.errors import NotAllowed, NotFound
+from ..core.errors import NotAllowed, NotFound, StaleEpoch
 from ..core.events import RunFinished
 from ..core.records import Run
 from ..core.result import stop_sentence
@@ -37,7 +38,8 @@ async def cancel_run(runtime: Runtime, caller: Caller, run_id: str) -> Run:
     except errors.InsufficientPrivilege:
         raise NotAllowed("this run is shown to you; only its owner or an admin cancels it") from None
     if status == "queued":
-        await _finish_queued(runtime, run_id)
+        with suppress(StaleEpoch):  # a worker was quicker, and knows of the request
+            await _finish_queued(runtime, run_id)
     return await get_run(runtime.database, caller, run_id)
 
 

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Mapping
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from ..core.errors import EgressRefused, InvalidInput, Problem, Problems
 from ..core.spec import AgentSpec, LoopSpec
 from ..egress import EgressClient, EgressFailed, EgressPolicy
-from .assemble import WorstCase, allowed_hosts, assemble, worst_case
 from .file_checks import Facts
 from .loop_files import checked_spec
 from .world import World
 from .yaml_source import Document
+
+if TYPE_CHECKING:
+    from .assemble import WorstCase
 
 LOCAL_ONLY = (
     "runs code of the operator's own and comes from loop files only; push the file with `loopwright loops push` on the "
@@ -37,6 +39,8 @@ async def check_loop(data: Mapping[str, Any], world: World) -> tuple[LoopSpec, W
     Raises:
         InvalidInput: everything that is wrong with it. Nothing was sent and nothing was spent.
     """
+    from .assemble import assemble, worst_case
+
     refuse_local_code(data, world)
     if data.get("allow_hosts") and not world.trusts_writer:
         message = "is for loop files; the operator allows hosts by LOOPWRIGHT_EGRESS_ALLOW"
@@ -144,6 +148,8 @@ async def refuse_private_hosts(spec: LoopSpec, world: World) -> None:
     Raises:
         InvalidInput: names each, and the way out.
     """
+    from .assemble import allowed_hosts
+
     async with EgressClient(EgressPolicy(allow_hosts=allowed_hosts(spec, world))) as egress:
         places = list(_addresses(spec))
         answers = await asyncio.gather(*(_refusal(egress, url) for _, url in places))

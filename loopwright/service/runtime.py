@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import os
 from collections.abc import AsyncGenerator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+import anyio.to_thread
 import psycopg
 from psycopg import sql
 
 from ..core.caller import Caller
-from ..core.errors import DatabaseAway
+from ..core.errors import DatabaseAway, InvalidInput, Problem
 from ..core.spec import LoopSpec
-from ..runner.library import Loop
 from ..settings import Settings
 from ..store import profiles, run_queries
 from ..store.database import Database, Urls, connect_direct
@@ -24,12 +26,14 @@ from ..store.embedded import APP, EmbeddedServer
 from ..store.migrate import migrate
 from ..store.run_store import TakenRun
 from ..store.runs import Submission
-from .assemble import assemble
 from .checks import refuse_local_code, refuse_private_hosts
-from .engine import Engine, Limits
 from .hub import Hub
 from .secrets import Vault, open_vault, private_bytes, values_of
 from .world import World
+
+if TYPE_CHECKING:
+    from ..runner.library import Loop
+    from .engine import Engine
 
 LOCAL_OWNER = "00000000-0000-4000-8000-000000000001"
 """The one user of a local installation."""
@@ -49,12 +53,14 @@ class Runtime:
     """`None` in a process that executes no runs."""
     binaries: Path | None = None
     """Where psql and pg_dump lie, with the embedded database."""
-    submitted: set[asyncio.Task[None]] = field(default_factory=set[asyncio.Task[None]])
 
     async def submit(self, run: Submission) -> None:
-        """Have a committed run executed. One that can't be given to the engine now is found in its table later."""
+        """Have a committed run executed: here, or else by the first worker that hears of it."""
         if self.engine is not None:
             await self.engine.submit(run)
+            return
+        async with self.database.service_session() as connection:
+            await run_queries.offer(connection, run.id)
 
     async def world(self, owner_id: str, folder: str | None) -> World:
         """What loops of an owner may reach; with a folder, those that were pushed from it.
@@ -81,6 +87,8 @@ class Runtime:
             InvalidInput: it can't work here and now, and why.
         """
 
+        from .assemble import assemble
+
         async with self.database.service_session() as connection:
             folder = await run_queries.run_folder(connection, run.id)
         world = await self.world(str(run.owner_id), folder)
@@ -89,15 +97,25 @@ class Runtime:
         await refuse_private_hosts(spec, world)
         return assemble(spec, folder=world.folder, world=world)
 
-    def local_token(self) -> str:
-        """What the owner of a local installation signs in with."""
-        import base64
+    def owner(self) -> Caller:
+        """The owner of a local installation, as whom the command line acts.
 
-        return base64.urlsafe_b64encode(private_bytes(self.settings.data_folder / "token")).decode().rstrip("=")
+        Raises:
+            InvalidInput: there is no such owner, since users sign in here.
+        """
+        if self.settings.mode == "shared":
+            message = "users sign in here, so the command line does not know who you are; use the API with your token"
+            raise InvalidInput(Problem(field="", message=message))
+        return Caller(user_id=LOCAL_OWNER, role="admin", door="cli")
 
-    def owner(self, door: str = "cli") -> Caller:
-        """The owner of a local installation as a caller."""
-        return Caller(user_id=LOCAL_OWNER, role="admin", door="cli" if door == "cli" else "api")
+
+def local_token(settings: Settings) -> str:
+    """What the owner of a local installation signs in with.
+
+    Raises:
+        InvalidInput: its file in the data folder can't be used.
+    """
+    return base64.urlsafe_b64encode(private_bytes(settings.data_folder / "token")).decode().rstrip("=")
 
 
 @asynccontextmanager
@@ -110,6 +128,8 @@ async def open_runtime(settings: Settings, *, engine: bool = True, urls: Urls | 
     """
     settings.check()
     async with AsyncExitStack() as stack:
+        if engine:  # its imports take as long as the database does to come up
+            stack.callback(asyncio.create_task(anyio.to_thread.run_sync(_import_engine)).cancel)
         binaries = None
         if urls is None:
             urls, binaries = await _database(settings, stack)
@@ -121,11 +141,19 @@ async def open_runtime(settings: Settings, *, engine: bool = True, urls: Urls | 
         runtime = Runtime(settings=settings, database=database, vault=vault, hub=hub, binaries=binaries)
         await stack.enter_async_context(hub)
         if engine:
+            from .engine import Engine, Limits
+
             limits = Limits(per_process=settings.runs_per_process, per_user=settings.runs_per_user)
             stack.callback(_renew_threads)
             working = Engine(database=database, load=runtime.load, limits=limits, on_text=hub.say)
             runtime.engine = await stack.enter_async_context(working)
         yield runtime
+
+
+def _import_engine() -> None:
+    from . import assemble, engine
+
+    _ = assemble, engine
 
 
 def _renew_threads() -> None:
@@ -140,20 +168,20 @@ async def _database(settings: Settings, stack: AsyncExitStack) -> tuple[Urls, Pa
         pooled = settings.database_url_direct is not None
         return Urls(app=settings.database_url, direct=direct, engine=direct, pooled=pooled), None
     server = EmbeddedServer(settings.data_folder)
-    await asyncio.to_thread(server.start)
-    stack.push_async_callback(asyncio.to_thread, server.stop)
-    await _create(server.url(database="postgres"))
+    await anyio.to_thread.run_sync(server.start)
+    stack.push_async_callback(anyio.to_thread.run_sync, server.stop)
+    await anyio.to_thread.run_sync(create_database, server.url(database="postgres"))
     app = server.url(APP, DATABASE)
     return Urls(app=app, direct=server.url(database=DATABASE), engine=app), server.binaries
 
 
-async def _create(maintenance: str) -> None:
+def create_database(maintenance: str) -> None:
     """Make the database in a fresh embedded server."""
-    async with await psycopg.AsyncConnection.connect(maintenance, autocommit=True) as connection:
-        rows = await connection.execute("select from pg_database where datname = %s", (DATABASE,))
+    with psycopg.connect(maintenance, autocommit=True) as connection:
+        rows = connection.execute("select from pg_database where datname = %s", (DATABASE,))
         if not rows.rowcount:
             try:
-                await connection.execute(sql.SQL("create database {}").format(sql.Identifier(DATABASE)))
+                connection.execute(sql.SQL("create database {}").format(sql.Identifier(DATABASE)))
             except (psycopg.errors.DuplicateDatabase, psycopg.errors.UniqueViolation):
                 return  # another process was quicker
 

@@ -11,7 +11,6 @@ from pydantic import BaseModel
 
 from ..core.caller import Caller
 from ..core.errors import Conflict, InvalidInput, NotFound, Problem
-from ..core.money import show_usd
 from ..core.records import Agent, Loop
 from ..core.spec import LoopSpec
 from ..core.stop import budget_of
@@ -142,8 +141,3 @@ def wanted_spec(spec: LoopSpec, wanted: Wanted) -> LoopSpec:
                 for p in error.problems
             )
         ) from None
-
-
-def shown_cap(cap: Decimal | None) -> str:
-    """A cap for people."""
-    return "no budget" if cap is None else show_usd(cap)

@@ -12,6 +12,16 @@ from .database import Connection
 
 _NAME = re.compile(r"^(\d{14})_(\w+)\.sql$")
 
+APP_ROLE = """
+do $$ begin
+  if not exists (select from pg_roles where rolname = 'loopwright_app') then
+    create role loopwright_app login noinherit nobypassrls;
+  end if;
+end $$;
+grant anon, authenticated, service_role to loopwright_app;
+"""
+"""What the first migration makes for the server, for a backup that is restored into a fresh one."""
+
 _BOOKS = """
 create schema if not exists supabase_migrations;
 create table if not exists supabase_migrations.schema_migrations (version text not null primary key);
@@ -60,7 +70,7 @@ async def migrate(connection: Connection) -> list[Migration]:
     try:
         mine, done = migrations(), await applied(connection)
         refuse_newer(mine, done)
-        await _shim(connection)
+        await make_shim(connection)
         await connection.execute(_BOOKS)
         new = [m for m in mine if m.version not in done]
         for migration in new:
@@ -92,11 +102,16 @@ def refuse_newer(mine: list[Migration], done: set[str]) -> None:
         raise InvalidInput(Problem(field="database", message=message))
 
 
-async def _shim(connection: Connection) -> None:
-    """Make what Supabase has, unless the database is Supabase's, which owns its schema auth by a role of its own."""
+async def make_shim(connection: Connection, *, roles_only: bool = False) -> None:
+    """Make what Supabase has, unless the database is Supabase's, which owns its schema auth by a role of its own.
+
+    With `roles_only` only what belongs to the server and not to one of its databases.
+    """
     rows = await connection.execute("select 1 from pg_roles where rolname = 'supabase_auth_admin'")
     if await rows.fetchone():
         return
     sql = resources.files("loopwright.store").joinpath("supabase_shim.sql").read_text(encoding="utf-8")
+    if roles_only:
+        sql = sql.partition("\ngrant ")[0] + APP_ROLE
     async with connection.transaction():
         await connection.execute(cast(LiteralString, sql))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from datetime import datetime
 from decimal import Decimal
 from typing import Any, LiteralString
 from uuid import UUID
@@ -271,14 +270,15 @@ async def set_best(connection: Connection, run_id: str, many: int, best: Iterati
     )
 
 
+async def offer(connection: Connection, run_id: str) -> None:
+    """Offer a queued run to whatever worker hears of it first. For the service itself."""
+    await connection.execute(
+        "update public.loop_runs set queued_at = '-infinity' where id = %s and status = 'queued'", (run_id,)
+    )
+    await connection.execute("select pg_notify('loopwright_queue', '')")
+
+
 async def run_folder(connection: Connection, run_id: str) -> str | None:
     """Where the files of a run's loop lie. For the service itself."""
     row = await (await connection.execute("select folder from public.loop_runs where id = %s", (run_id,))).fetchone()
     return str(row[0]) if row and row[0] is not None else None
-
-
-async def last_events_at(connection: Connection, run_id: str) -> datetime | None:
-    """When a run's last event was recorded."""
-    cursor = await connection.execute("select max(at) from public.run_events where run_id = %s", (run_id,))
-    row = await cursor.fetchone()
-    return row[0] if row else None
