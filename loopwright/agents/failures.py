@@ -7,9 +7,12 @@ from typing import TypeVar, cast
 
 from pydantic_ai.exceptions import UserError
 
-from ..core.errors import BudgetExceeded, InvalidInput, LoopwrightError, Problem, StoreUnavailable
+from ..core.errors import BudgetExceeded, InvalidInput, LoopwrightError, Problem, StaleEpoch, StoreUnavailable
 
 E = TypeVar("E", bound=Exception)
+
+TELLING = (StoreUnavailable, StaleEpoch, BudgetExceeded)
+"""What says most about the run."""
 
 MOST_TEXT = 2000
 """How many characters of somebody else's error are kept."""
@@ -22,7 +25,7 @@ def our_error(error: Exception, otherwise: Callable[[str], E]) -> LoopwrightErro
     """
     inside = [each for each in _chain(error, hidden=False) if isinstance(each, LoopwrightError)]
     # A library that raises again what a tool raised tends to hide where that came from.
-    hidden = [each for each in _chain(error, hidden=True) if isinstance(each, StoreUnavailable | BudgetExceeded)]
+    hidden = [each for each in _chain(error, hidden=True) if isinstance(each, TELLING)]
     if inside or hidden:
         return min((*inside, *hidden), key=_rank)
     if isinstance(error, UserError):  # whoever built the agent made a mistake: the next turn would fail alike
@@ -31,7 +34,7 @@ def our_error(error: Exception, otherwise: Callable[[str], E]) -> LoopwrightErro
 
 
 def _rank(error: LoopwrightError) -> int:
-    return 0 if isinstance(error, StoreUnavailable) else 1 if isinstance(error, BudgetExceeded) else 2
+    return 0 if isinstance(error, StoreUnavailable | StaleEpoch) else 1 if isinstance(error, BudgetExceeded) else 2
 
 
 def _text(error: BaseException) -> str:

@@ -10,9 +10,8 @@ from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
-from typing import Any, Final, NoReturn, TypeVar, cast
+from typing import Any, Final, NoReturn, cast
 
-import anyio
 import httpx
 import httpx2
 from pydantic import JsonValue
@@ -30,6 +29,7 @@ from pydantic_ai.settings import ModelSettings
 from pydantic_ai.tools import ToolDefinition
 from pydantic_ai.usage import RequestUsage
 
+from ..cancellation import whatever_happens
 from ..core.errors import BudgetExceeded, UnmeteredRequests
 from ..core.ports import Operation, RunStore, Spender
 from ..core.wallet import Charge, Reservation, Tokens
@@ -47,8 +47,6 @@ from .journal import (
 from .prices import ModelRate, PriceBook
 
 __all__ = ["Meter", "Metered", "Seen", "WalletModel", "current_meter", "meter_model", "metering"]
-
-T = TypeVar("T")
 
 RETRY_AFTER_CAP: Final = 20.0
 """Seconds that a provider can make us wait before a retry."""
@@ -411,7 +409,7 @@ class WalletModel(WrapperModel):
             return await asyncio.shield(task)
         except asyncio.CancelledError:
             task.cancel()
-            await _whatever_happens(self._give_back(task))
+            await whatever_happens(self._give_back(task))
             raise
 
     async def _give_back(self, reserving: asyncio.Future[Reservation]) -> None:
@@ -494,14 +492,14 @@ class WalletModel(WrapperModel):
         # A retry follows a failure that is worth one, so only the last of them is the request's result.
         operation = None if _worth_retrying(error) else grant.operation
         result = failure_json(error) if operation else None
-        await _whatever_happens(
+        await whatever_happens(
             self.meter.store.settle([charge], operation=operation if result is not None else None, result=result)
         )
 
     async def _settle(self, rate: ModelRate, charge: Charge, result: JsonValue, operation: Operation | None) -> None:
         if charge.overrun:
             self.meter.prices.raise_allowance(rate.name, charge.reservation.amount, charge.amount)
-        await _whatever_happens(self.meter.store.settle([charge], operation=operation, result=result))
+        await whatever_happens(self.meter.store.settle([charge], operation=operation, result=result))
 
     async def _again(self, error: BaseException, attempt: int) -> bool:
         """Whether to send the request again, after waiting as long as it takes."""
@@ -565,22 +563,3 @@ def _worth_retrying(error: BaseException) -> bool:
     if isinstance(error, ModelHTTPError):
         return error.status_code in BUSY and not error.in_stream
     return _never_sent(error)
-
-
-async def _whatever_happens(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Run `coroutine` to its end even if the task is cancelled meanwhile; the cancellation goes on afterwards.
-
-    Both kinds are held off: anyio's, which repeats itself until the scope is left, and asyncio's own.
-    """
-    task = asyncio.ensure_future(coroutine)
-    cancelled: asyncio.CancelledError | None = None
-    with anyio.CancelScope(shield=True):
-        while not task.done():
-            try:
-                await asyncio.wait([task])
-            except asyncio.CancelledError as error:
-                cancelled = error
-    result = task.result()
-    if cancelled is not None:
-        raise cancelled
-    return result

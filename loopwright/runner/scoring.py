@@ -9,6 +9,7 @@ from decimal import Decimal
 
 from pydantic import JsonValue
 
+from ..cancellation import whatever_happens
 from ..core.errors import BudgetExceeded, EvaluatorFailed
 from ..core.events import EvaluationRetried
 from ..core.models import EvaluationRequest, Feedback
@@ -87,11 +88,14 @@ class Scorer:
             cost, basis, why = ZERO, "released", "it was not sent"
             raise
         finally:
-            charges: list[Charge] = []
-            if cost or reservation:
-                self._dearest[evaluator.name] = max(self._dearest.get(evaluator.name, ZERO), cost)
-                reservation = reservation or await store.reserve(spender, evaluator.name, ZERO)
-                charges = [Charge(reservation=reservation, amount=cost, basis=basis, why=why)]
-            if charges or result is not None:
-                done = operation if result is not None else None
-                await asyncio.shield(store.settle(charges, operation=done, result=result))
+
+            async def book() -> None:
+                charges: list[Charge] = []
+                if cost or reservation:
+                    self._dearest[evaluator.name] = max(self._dearest.get(evaluator.name, ZERO), cost)
+                    held = reservation or await store.reserve(spender, evaluator.name, ZERO)
+                    charges = [Charge(reservation=held, amount=cost, basis=basis, why=why)]
+                if charges or result is not None:
+                    await store.settle(charges, operation=operation if result is not None else None, result=result)
+
+            await whatever_happens(book())
