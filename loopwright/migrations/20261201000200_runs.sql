@@ -24,7 +24,7 @@ create table public.loop_runs (
   -- Fencing: each execution takes the next number, and writes that carry an older one are refused.
   epoch integer not null default 0,
   executor text,
-  -- The workflow-format number of the code that runs it.
+  -- The workflow-format number of the code that ran it first: only code of the same number goes on with it.
   format integer not null default 1,
   cancel_requested_at timestamptz,
   -- How often the run was given to the engine: at its start, when a worker died or left, when it was given more.
@@ -85,7 +85,8 @@ create table public.run_journal (
   operation text not null,
   attempt integer not null,
   iteration integer not null,
-  result jsonb not null,
+  -- Not jsonb: a result is given back exactly as it was, the order of its keys and the form of its numbers included.
+  result json not null,
   epoch integer not null,
   at timestamptz not null default now(),
   primary key (run_id, operation)
@@ -172,6 +173,10 @@ create table public.workers (
   executor text primary key,
   host text not null,
   pid integer not null,
+  -- The machine since it was booted, and the process on it, where the system tells: others on the machine see its death.
+  machine text,
+  born text,
+  format integer not null default 1,
   started_at timestamptz not null default now(),
   beat_at timestamptz not null default now()
 );

@@ -2,15 +2,25 @@
 -- (run, then month), so that attempts in many processes can neither overspend nor lock each other out.
 -- Errors carry a code: LW001 a stale epoch, LW002 no such run.
 
--- Takes the next epoch of a run for an executor, settles what earlier executions left open, and returns the epoch.
-create function private.take_run(run text, by_executor text) returns integer
+-- Takes the next epoch of a run for an executor and returns it; null for a run that is not to be had: it is finished or
+-- gone, somebody who lives executes it, it was given to the engine again since this submission, or it is of a format
+-- that the executor's code can't go on with.
+create function private.take_run(run text, by_executor text, of_submission integer, of_format integer) returns integer
 language plpgsql security definer set search_path = '' as $$
 declare
   taken integer;
 begin
   update public.loop_runs r
-  set epoch = r.epoch + 1, executor = by_executor, status = 'running', started_at = coalesce(r.started_at, now())
-  where r.id = run and r.status <> 'finished'
+  set
+    epoch = r.epoch + 1, executor = by_executor, status = 'running', started_at = coalesce(r.started_at, now()),
+    format = coalesce(of_format, r.format)
+  where r.id = run
+    and r.submissions = coalesce(of_submission, r.submissions)
+    and (of_format is null or r.format = of_format or r.event_seq = 0)
+    and (
+      r.status = 'queued'
+      or r.status = 'running' and (
+        r.executor = by_executor or not exists (select from public.workers w where w.executor = r.executor)))
   returning r.epoch into taken;
   return taken;
 end $$;
@@ -35,6 +45,12 @@ create function private.applied(run text, by_call text) returns boolean
 language sql stable security definer set search_path = '' as $$
   select by_call is not null and exists (
     select from public.run_events e where e.run_id = run and e.call = by_call)
+$$;
+
+-- The sequence number of the last event that a call recorded.
+create function private.last_event(run text, by_call text) returns bigint
+language sql stable security definer set search_path = '' as $$
+  select max(e.seq) from public.run_events e where e.run_id = run and e.call = by_call
 $$;
 
 -- Records events of a run and returns the sequence number of the last one. Each gets its number, its time, and the
@@ -80,26 +96,38 @@ language plpgsql security definer set search_path = '' as $$
 begin
   perform private.check_epoch(run, at_epoch);
   if again and private.applied(run, call) then
-    return null;
+    return private.last_event(run, call);
   end if;
   return private.add_events(run, events, call);
 end $$;
 
--- Ends a run.
+-- Ends a run. What is still reserved then, though nothing should be, is charged whole. The best candidate is the one
+-- that the last event names; a run that can't record it keeps the best of its iterations.
 create function private.finish_run(
   run text, at_epoch integer, call text, again boolean, reason text, in_words text, failure text, events jsonb
-) returns void language plpgsql security definer set search_path = '' as $$
+) returns bigint language plpgsql security definer set search_path = '' as $$
+declare
+  last bigint;
+  best jsonb := events -> -1 -> 'best';
 begin
-  if again and exists (
-    select from public.loop_runs r where r.id = run and r.epoch = at_epoch and r.status = 'finished') then
-    return;
+  select r.event_seq into last from public.loop_runs r
+  where again and r.id = run and r.epoch = at_epoch and r.status = 'finished';
+  if found then
+    return last;
   end if;
   perform private.check_epoch(run, at_epoch);
-  perform private.add_events(run, events, call);
+  perform private.settle_open(run, at_epoch, jsonb_array_length(events) > 0, 'the run ended before it was settled');
+  last := private.add_events(run, events, call);
   update public.loop_runs r
-  set status = 'finished', stop_reason = reason, sentence = in_words, error = failure, finished_at = now(),
-    executor = null
+  set
+    status = 'finished', stop_reason = reason, sentence = in_words, error = failure, finished_at = now(),
+    executor = null,
+    best_attempt = coalesce((best ->> 'attempt')::integer, r.best_attempt),
+    best_iteration = coalesce((best ->> 'number')::integer, r.best_iteration),
+    best_score = case
+      when best ? 'attempt' then (best -> 'feedback' ->> 'score')::double precision else r.best_score end
   where r.id = run;
+  return last;
 end $$;
 
 -- What is reserved by requests that settle without waiting for anything. An evaluator's reservation is held while its
@@ -194,13 +222,15 @@ begin
   return over;
 end $$;
 
--- Books charges, records the operation that they paid for and the events, all in one.
+-- Books charges, records the operation that they paid for and the events, all in one. What was paid for goes into the
+-- events of the charges, too.
 create function private.settle(
-  run text, at_epoch integer, call text, again boolean, charges jsonb, for_operation text, for_attempt integer, for_iteration integer,
-  operation_result jsonb, events jsonb
+  run text, at_epoch integer, call text, again boolean, charges jsonb, for_operation text, for_attempt integer,
+  for_iteration integer, operation_result json, events jsonb
 ) returns void language plpgsql security definer set search_path = '' as $$
 declare
   charge jsonb;
+  bought jsonb := jsonb_build_object('response', operation_result);
 begin
   perform private.check_epoch(run, at_epoch);
   if again and private.applied(run, call) then
@@ -217,47 +247,61 @@ begin
     values (run, for_operation, for_attempt, for_iteration, operation_result, at_epoch)
     on conflict (run_id, operation) do update set result = excluded.result, epoch = excluded.epoch;
   end if;
-  perform private.add_events(run, events, call);
+  perform private.add_events(
+    run,
+    (select coalesce(jsonb_agg(
+        case when e.value ->> 'type' = 'money_settled' then e.value || bought else e.value end order by e.ordinality),
+      '[]')
+    from jsonb_array_elements(events) with ordinality e),
+    call);
 end $$;
 
--- Settles whole every reservation that an earlier execution left open: what it bought can't be known.
-create function private.settle_left_open(run text, at_epoch integer) returns integer
+-- Settles whole what is reserved still by executions up to an epoch: what it bought can't be known.
+create function private.settle_open(run text, up_to_epoch integer, tell boolean, why text) returns integer
 language plpgsql security definer set search_path = '' as $$
 declare
   entry public.wallet_entries;
   settled integer := 0;
 begin
-  perform private.check_epoch(run, at_epoch);
   for entry in
-    select * from public.wallet_entries w where w.run_id = run and w.settled_at is null and w.epoch < at_epoch
-    order by w.id
+    select * from public.wallet_entries w where w.run_id = run and w.settled_at is null and w.epoch <= up_to_epoch
+    order by w.month, w.created_at, w.id
   loop
     perform private.book(entry.id, entry.reserved_usd, 'reserved', 0, 0, 0, 0);
-    perform private.add_events(run, jsonb_build_array(jsonb_build_object(
-      'type', 'money_settled',
-      'charge', jsonb_build_object(
-        'reservation', jsonb_build_object(
-          'id', entry.id, 'amount', entry.reserved_usd::text, 'role', entry.role, 'model', entry.model,
-          'attempt', entry.attempt, 'iteration', entry.iteration),
-        'amount', entry.reserved_usd::text, 'basis', 'reserved', 'tokens', '{}'::jsonb,
-        'why', 'the worker died before the answer was recorded'),
-      'wallet', null)), null);
+    if tell then
+      perform private.add_events(run, jsonb_build_array(jsonb_build_object(
+        'type', 'money_settled',
+        'charge', jsonb_build_object(
+          'reservation', jsonb_build_object(
+            'id', entry.id, 'amount', entry.reserved_usd::text, 'role', entry.role, 'model', entry.model,
+            'attempt', entry.attempt, 'iteration', entry.iteration),
+          'amount', entry.reserved_usd::text, 'basis', 'reserved', 'tokens', '{}'::jsonb, 'why', why),
+        'wallet', null, 'response', null)), null);
+    end if;
     settled := settled + 1;
   end loop;
   return settled;
 end $$;
 
+-- Settles whole every reservation that earlier executions left open.
+create function private.settle_left_open(run text, at_epoch integer) returns integer
+language plpgsql security definer set search_path = '' as $$
+begin
+  perform private.check_epoch(run, at_epoch);
+  return private.settle_open(run, at_epoch - 1, true, 'the worker died before the answer was recorded');
+end $$;
+
 -- Records a finished iteration with its event; doing it twice changes nothing.
 create function private.finish_iteration(
-  run text, at_epoch integer, call text, again boolean, iteration jsonb, elapsed double precision, better boolean, is_run_best boolean,
-  events jsonb
-) returns void language plpgsql security definer set search_path = '' as $$
+  run text, at_epoch integer, call text, again boolean, iteration jsonb, elapsed double precision, better boolean,
+  is_run_best boolean, events jsonb
+) returns bigint language plpgsql security definer set search_path = '' as $$
 declare
   place integer;
 begin
   perform private.check_epoch(run, at_epoch);
   if again and private.applied(run, call) then
-    return;
+    return private.last_event(run, call);
   end if;
   update public.loop_runs r
   set
@@ -273,7 +317,7 @@ begin
     run, (iteration ->> 'attempt')::integer, (iteration ->> 'number')::integer, place,
     (iteration -> 'feedback' ->> 'score')::double precision, (iteration ->> 'cost_usd')::numeric, elapsed, better,
     iteration);
-  perform private.add_events(run, events, call);
+  return private.add_events(run, events, call);
 end $$;
 
 -- Only the service may call these, by name: nothing is granted to public.
@@ -282,14 +326,15 @@ declare
   name text;
 begin
   foreach name in array array[
-    'take_run(text, text)', 'check_epoch(text, integer)', 'applied(text, text)', 'add_events(text, jsonb, text)',
+    'take_run(text, text, integer, integer)', 'check_epoch(text, integer)', 'applied(text, text)',
+    'last_event(text, text)', 'add_events(text, jsonb, text)',
     'wallet_of(public.loop_runs)', 'in_flight(text, uuid, date)',
     'record(text, integer, text, boolean, jsonb)',
     'finish_run(text, integer, text, boolean, text, text, text, jsonb)',
     'reserve(text, integer, text, boolean, text, numeric, numeric, text, text, integer, integer, jsonb)',
     'book(text, numeric, text, bigint, bigint, bigint, bigint)',
-    'settle(text, integer, text, boolean, jsonb, text, integer, integer, jsonb, jsonb)',
-    'settle_left_open(text, integer)',
+    'settle(text, integer, text, boolean, jsonb, text, integer, integer, json, jsonb)',
+    'settle_open(text, integer, boolean, text)', 'settle_left_open(text, integer)',
     'finish_iteration(text, integer, text, boolean, jsonb, double precision, boolean, boolean, jsonb)']
   loop
     execute 'revoke all on function private.' || name || ' from public';

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from importlib.metadata import version
 
-from ..core.errors import LoopwrightError, StaleEpoch, StoreUnavailable
+from ..core.errors import DatabaseAway, LoopwrightError, StaleEpoch, StoreUnavailable
 from ..core.events import RunFinished, RunResumed, RunStarted
 from ..core.models import Iteration
 from ..core.result import RunResult, holdout_report, stop_sentence
@@ -50,8 +50,8 @@ async def _drive(plan: Plan, ports: Ports, halt: Halt, past: Past | None) -> Run
         async with ports.lifespan():
             failure = await _side_by_side(attempts)
             ended = True
-    except StaleEpoch:
-        raise  # the run goes on elsewhere: it has no end here
+    except (StaleEpoch, DatabaseAway):
+        raise  # the run goes on elsewhere, or later: it has no end here
     except StoreUnavailable as error:
         recorded, failure = False, error
     except Exception as error:  # noqa: BLE001 - whatever happens, a run ends with a reason, and with the best so far
@@ -66,7 +66,10 @@ async def _attempts(plan: Plan, ports: Ports, halt: Halt, past: Past) -> list[At
     wallet = await ports.store.wallet()
     finished = list(past.iterations)  # one list for all, in the order in which iterations finish
     states = [first_state(plan, ports, n, past.started_at, wallet) for n in range(1, plan.attempts + 1)]
-    return [Attempt(plan, ports, state.replay(past, wallet), halt, finished) for state in states]
+    last = {each.attempt: each.failure for each in finished}  # why the last iteration of each attempt failed, if it did
+    return [
+        Attempt(plan, ports, state.replay(past, wallet), halt, finished, last.get(state.attempt)) for state in states
+    ]
 
 
 async def _side_by_side(attempts: list[Attempt]) -> Exception | None:
@@ -87,6 +90,8 @@ async def _side_by_side(attempts: list[Attempt]) -> Exception | None:
 async def _run(attempt: Attempt) -> None:
     try:
         state = await attempt.run()
+    except (StaleEpoch, DatabaseAway):
+        raise  # the others find out when they write; until then what they wait for is paid and may be recorded
     except BaseException:
         attempt.halt("error")
         raise

@@ -1,12 +1,11 @@
-"""The loop made durable: one execution of a run, from what is recorded of it to its end.
-
-The engine may call this again and again for one run, in this process or another: what is recorded is the state, and
-finished operations are not repeated. The loop itself knows nothing of it.
-"""
+"""The loop made durable: the same loop, with its ports bound to a run's record in the database."""
 
 from __future__ import annotations
 
-from ..core.result import RunResult
+from ..core.events import RunFinished
+from ..core.result import RunResult, stop_sentence
+from ..core.state import RunState
+from ..core.stop import StopReason
 from ..store.run_store import PgRunStore, TakenRun
 from .clock import SteadyClock
 from .library import Loop
@@ -19,9 +18,39 @@ async def drive(run: TakenRun, store: PgRunStore, loop: Loop, halt: Halt) -> Run
 
     Raises:
         StaleEpoch: another process has taken it meanwhile, or this one is leaving.
-        StoreUnavailable: what happens can't be recorded any more.
+        DatabaseAway: the database stays away; the run is as it was last recorded.
     """
     past = await store.load_past() if run.event_seq else None
     if run.cancel_requested_at is not None:
         halt("cancelled")
     return await run_loop(loop.plan(run.goal, run.id), loop.ports(store, SteadyClock()), halt, past)
+
+
+async def end(run: TakenRun, store: PgRunStore, reason: StopReason, error: str | None = None) -> None:
+    """End a run that this process has taken and does not execute, or can't execute any more. The best so far is kept.
+
+    Raises:
+        StaleEpoch: another process has taken it meanwhile.
+        StoreUnavailable: the end can't be recorded.
+    """
+    past = await store.load_past()
+    state = RunState(started_at=run.started_at, direction=run.direction)
+    for iteration in past.iterations:
+        state = state.after(iteration, run.wallet, run.started_at) if state.improves(iteration) else state
+    cost, wallet = await store.cost(), await store.wallet()
+    seconds = max(0.0, (SteadyClock().now() - run.started_at).total_seconds())
+    many = len(past.iterations)
+    sentence = stop_sentence(
+        reason, best=state.best, iterations=many, wallet=wallet, seconds=seconds, target=None, detail=error
+    )
+    await store.append(
+        RunFinished(
+            stop_reason=reason,
+            sentence=sentence,
+            best=state.best,
+            cost=cost,
+            iterations=many,
+            seconds=seconds,
+            error=error,
+        )
+    )

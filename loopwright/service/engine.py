@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
+import math
 import os
 import socket
+import time
 import uuid
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+import psycopg
 from dbos import DBOS, DBOSConfig, EnqueueOptions, Serializer, SetWorkflowID
 
-from ..core.errors import DatabaseAway, InvalidInput, StaleEpoch, StoreUnavailable
+from ..core.errors import DatabaseAway, LoopwrightError, StaleEpoch, StoreUnavailable
 from ..core.events import TextDelta
 from ..runner.library import Loop
 from ..runner.plan import Halt
-from ..runner.workflow import drive
+from ..runner.workflow import drive, end
 from ..store import runs, workers
 from ..store.database import Database, connect_direct
 from ..store.run_store import PgRunStore, TakenRun, take_run
@@ -34,7 +38,17 @@ BEAT_SECONDS = 5.0
 """How often a worker says that it lives."""
 
 DEAD_AFTER_SECONDS = 15.0
-"""A worker that was silent for so long is taken for dead; its runs go to others within 30 s of its death."""
+"""A worker that was silent for so long is taken for dead. Its runs go to others within 30 s of its death: at most 15 s
+until it is taken for dead, 5 s until somebody looks, and what the queue takes. On the same machine its death is seen,
+which takes 5 s."""
+
+HALT_SECONDS = 5.0
+"""How long runs that were cut off may take to let go when this process leaves."""
+
+AGAIN_SECONDS = 5.0
+"""How long to wait before the end of a run is recorded again that could not be, for a full disk, say."""
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,10 +64,11 @@ class Limits:
 
 @dataclass
 class _Work:
-    """A run that this process executes."""
+    """A run that this process executes or is about to."""
 
-    store: PgRunStore
     halt: Halt = field(default_factory=Halt)
+    """There before the run is taken, so that no request to cancel it is missed."""
+    store: PgRunStore | None = None
     done: asyncio.Event = field(default_factory=asyncio.Event)
 
 
@@ -67,6 +82,9 @@ class Engine:
         limits: how many runs at once.
         executor: this worker's id; a new one each time, so that a dead worker's runs are taken over, not waited for.
         on_text: gets the text deltas of runs in this process.
+        beat_seconds: how often to say that this worker lives, and to look for those who don't.
+        dead_after_seconds: after how long a silent worker is taken for dead.
+        grace_seconds: how long requests in flight may take to finish when this process leaves.
     """
 
     database: Database
@@ -77,13 +95,23 @@ class Engine:
     beat_seconds: float = BEAT_SECONDS
     dead_after_seconds: float = DEAD_AFTER_SECONDS
     grace_seconds: float = 20.0
-    """How long requests in flight may take to finish when this process leaves."""
     _working: dict[str, _Work] = field(default_factory=dict[str, "_Work"])
     _owners: dict[str, str] = field(default_factory=dict[str, str])
     """Who owns the runs that this process executes or is about to."""
+    _refused: list[str] = field(default_factory=list[str])
+    """Runs that the queue gave to this process while it left."""
     _tasks: list[asyncio.Task[None]] = field(default_factory=list[asyncio.Task[None]])
+    _wake: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when somebody says that there are runs to be found."""
     _leaving: bool = False
     _loop: asyncio.AbstractEventLoop | None = None
+    _in_touch_since: float | None = None
+    """Since when this process has seen the database without a break, by the monotonic clock."""
+    _looked_at: float = 0.0
+    _workers: int = 1
+    """How many workers there are, as of the last look."""
+    _share: int = 0
+    """How many runs of the queue a worker may have, as the queue was last told."""
 
     async def __aenter__(self) -> Engine:
         global _engine  # noqa: PLW0603 - DBOS itself is one in a process, and its workflows are module functions
@@ -91,51 +119,77 @@ class Engine:
             raise RuntimeError("there is an engine in this process already")
         self._loop = asyncio.get_running_loop()
         _engine = self
-        async with self.database.service_session() as connection:
-            await workers.beat(connection, self.executor)
-        await asyncio.to_thread(self._launch)
-        await DBOS.register_queue_async(
-            QUEUE,
-            worker_concurrency=self.limits.per_process,
-            partition_worker_concurrency=self.limits.per_user,
-            polling_interval_sec=self.limits.poll_seconds,
-            on_conflict="always_update",
-        )
-        self._tasks = [asyncio.create_task(self._beat()), asyncio.create_task(self._hear())]
+        try:
+            async with self.database.service_session() as connection:
+                await workers.beat(connection, self.executor, int(FORMAT))
+                self._workers = len(await workers.living(connection))
+            await asyncio.to_thread(self._launch)
+            await self._share_out()
+        except BaseException:
+            _engine = None
+            raise
+        self._tasks = [asyncio.create_task(each) for each in (self._beat(), self._watch(), self._hear())]
         return self
 
     async def __aexit__(self, *_: object) -> None:
         """Leave: requests in flight finish and are recorded, then the runs are put back into the queue."""
         global _engine  # noqa: PLW0603
         self._leaving = True
+        try:
+            await self._wind_up()
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+            await asyncio.to_thread(DBOS.destroy, workflow_completion_timeout_sec=0)
+            with suppress(DatabaseAway):  # then others notice by our silence
+                async with self.database.service_session() as connection:
+                    await workers.leave(connection, self.executor)
+                    await runs.release(connection, self.executor, self._refused)
+        finally:
+            _engine = None
+
+    async def _wind_up(self) -> None:
+        """Let what is in flight finish; what takes too long is cut off, and charged whole by whoever goes on."""
+        stores = [work.store for work in self._working.values() if work.store]
+        for store in stores:
+            store.leaving = True
+        await self._until_done(self.grace_seconds)
         for work in self._working.values():
-            work.store.leaving = True
-        if running := [work.done.wait() for work in self._working.values()]:
-            await asyncio.wait([asyncio.ensure_future(w) for w in running], timeout=self.grace_seconds)
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        with suppress(DatabaseAway):  # then others notice by our silence
-            async with self.database.service_session() as connection:
-                await workers.leave(connection, self.executor)
-                orphans = await runs.requeue_orphans(connection)
-            for orphan in orphans:
-                await self._enqueue(orphan)
-        await asyncio.to_thread(DBOS.destroy, workflow_completion_timeout_sec=0)
-        _engine = None
+            if work.store:
+                work.store.abandon()
+            work.halt("cancelled")
+        await self._until_done(HALT_SECONDS)
+
+    async def _until_done(self, seconds: float) -> None:
+        if waits := [asyncio.ensure_future(work.done.wait()) for work in self._working.values()]:
+            _, late = await asyncio.wait(waits, timeout=seconds)
+            for each in late:
+                each.cancel()
 
     # --- Starting and stopping runs ---
 
     async def submit(self, run: Submission) -> None:
         """Have a run executed: here and now if there is room, else by whoever has room first."""
         owner = str(run.owner_id)
-        busy = sum(each == owner for each in self._owners.values())
-        if self._leaving or len(self._owners) >= self.limits.per_process or busy >= self.limits.per_user:
+        if not self._has_room(owner):
             await self._enqueue(run)
             return
         self._owners[run.id] = owner
-        with SetWorkflowID(run.workflow_id):
-            await DBOS.start_workflow_async(execute_run, run.id)
+        started = False
+        try:
+            with SetWorkflowID(run.workflow_id):
+                handle = await DBOS.start_workflow_async(execute_run, run.id, run.submissions)
+            started = isinstance(getattr(handle, "task", None), asyncio.Future)  # else it was submitted before
+        finally:
+            if not started:
+                self._owners.pop(run.id, None)
+
+    def _has_room(self, owner: str) -> bool:
+        """Whether a run may begin here without a place in the queue, where all workers find it."""
+        if self._leaving or (self._workers > 1 and self._owners):
+            return False
+        busy = sum(each == owner for each in self._owners.values())
+        return len(self._owners) < self.limits.per_process and busy < self.limits.per_user
 
     async def _enqueue(self, run: Submission) -> None:
         options: EnqueueOptions = {
@@ -145,7 +199,27 @@ class Engine:
             "queue_partition_key": str(run.owner_id),
             "app_version": FORMAT,
         }
-        await DBOS.enqueue_workflow_with_options_async(options, run.id)
+        await DBOS.enqueue_workflow_with_options_async(options, run.id, run.submissions)
+        if self._workers > 1:
+            await self._share_out()
+
+    async def _share_out(self) -> None:
+        """Tell the queue how many runs a worker may have: an equal share of all there are, so that the first one to
+        look does not take everything; at most what the limits say."""
+        share = self.limits.per_process
+        if self._workers > 1:
+            async with self.database.service_session() as connection:
+                share = max(1, min(share, math.ceil(await runs.active(connection) / self._workers)))
+        if share == self._share:
+            return
+        await DBOS.register_queue_async(
+            QUEUE,
+            worker_concurrency=share,
+            partition_worker_concurrency=min(share, self.limits.per_user),
+            polling_interval_sec=self.limits.poll_seconds,
+            on_conflict="always_update",
+        )
+        self._share = share
 
     def halt(self, run_id: str) -> None:
         """Cancel a run if it goes on in this process."""
@@ -159,79 +233,173 @@ class Engine:
 
     # --- Executing one run ---
 
-    async def execute(self, run_id: str) -> str:
+    async def execute(self, run_id: str, submission: int) -> str:
         """Execute a run to its end, or until another worker takes it; returns how that went, for the engine's books."""
+        while before := self._working.get(run_id):  # its last execution is about to end
+            await before.done.wait()
+        if self._leaving:
+            self._refused.append(run_id)
+            return "left to others"
+        work = self._working[run_id] = _Work()
         try:
             while True:
                 try:
-                    run = await take_run(self.database, run_id, self.executor)
-                    return await self._execute(run) if run else "finished already"
+                    return await self._take(run_id, submission, work)
                 except StaleEpoch:
                     return "in other hands"
                 except DatabaseAway:
+                    if self._leaving:
+                        return "left to others"
                     await asyncio.sleep(1)  # the run goes on when it is back
         finally:
+            del self._working[run_id]
             self._owners.pop(run_id, None)
+            work.done.set()
 
-    async def _execute(self, run: TakenRun) -> str:
+    async def _take(self, run_id: str, submission: int, work: _Work) -> str:
+        run = await take_run(self.database, run_id, self.executor, submission=submission, format_number=int(FORMAT))
+        if run is None:
+            return "finished, or in other hands"
         self._owners[run.id] = str(run.owner_id)
-        direction = "minimize" if run.spec.get("direction") == "minimize" else "maximize"
-        store = PgRunStore(
+        store = work.store = PgRunStore(
             self.database,
             run.id,
             run.epoch,
             wallet=run.wallet,
             started_at=run.started_at,
-            direction=direction,
+            direction=run.direction,
             on_text=self.on_text,
         )
-        work = self._working[run.id] = _Work(store)
         store.leaving = self._leaving
         try:
             result = await drive(run, store, await self.load(run), work.halt)
-            if not result.recorded:
-                await self._give_up(run, result.error or result.sentence)
-            return result.stop_reason
+        except (StaleEpoch, DatabaseAway):
+            raise
+        except Exception as error:  # noqa: BLE001 - a run that nobody goes on with has to end, with a reason
+            _log.warning("the run %s can't go on", run.id, exc_info=not isinstance(error, LoopwrightError))
+            text = str(error) if isinstance(error, LoopwrightError) else f"{type(error).__name__}: {error}"
+            await self._give_up(run, store, text)
+            return "error"
+        if not result.recorded:
+            await self._give_up(run, store, result.error or result.sentence)
+        return result.stop_reason
+
+    async def _give_up(self, run: TakenRun, store: PgRunStore, error: str) -> None:
+        """End a run that can't go on; its best candidate is on record already."""
+        try:
+            await end(run, store, "error", error)
         except DatabaseAway:
             raise
-        except (InvalidInput, StoreUnavailable) as error:
-            await self._give_up(run, str(error))
-            return "error"
-        finally:
-            del self._working[run.id]
-            work.done.set()
-
-    async def _give_up(self, run: TakenRun, error: str) -> None:
-        """End a run that can't go on; its best candidate is on record already."""
-        async with self.database.service_session() as connection:
-            await runs.fail(connection, run.id, run.epoch, error)
+        except StoreUnavailable:
+            _log.exception("the end of the run %s can't be written as an event", run.id)
+        else:
+            return None
+        while True:
+            try:
+                return await store.fail(error)
+            except DatabaseAway:
+                raise
+            except StoreUnavailable:  # a full disk, say: until there is room the run stands still
+                await asyncio.sleep(AGAIN_SECONDS)
 
     # --- Other workers ---
 
     async def _beat(self) -> None:
-        """Say that we live, and put the runs of those who don't back into the queue."""
+        """Say that we live. Nothing else is done here that could hold it up."""
         while True:
-            with suppress(DatabaseAway):  # nobody can take over either; we go on when it is back
+            try:
                 async with self.database.service_session() as connection:
-                    await workers.beat(connection, self.executor)
-                    await workers.bury(connection, self.dead_after_seconds)
-                    lost = await runs.requeue_orphans(connection)
-                    lost += await runs.waiting(connection, 2 * self.dead_after_seconds)
-                for run in lost:
-                    await self._enqueue(run)
+                    await workers.beat(connection, self.executor, int(FORMAT))
+            except DatabaseAway:
+                pass  # nobody can take over either; we go on when it is back
+            except Exception:  # noqa: BLE001 - logged; this must never end, for who does not beat is taken for dead
+                _log.exception("the heartbeat failed; it is tried again")
             await asyncio.sleep(self.beat_seconds)
 
-    async def _hear(self) -> None:
-        """Listen for requests to cancel runs, from whatever process took them."""
+    async def _watch(self) -> None:
+        """Find the runs that nobody executes."""
         while True:
-            with suppress(DatabaseAway, OSError):
+            try:
+                await self._look()
+            except DatabaseAway:
+                self._in_touch_since = None
+            except Exception:  # noqa: BLE001 - logged; this must never end
+                _log.exception("looking after the other workers failed; it is tried again")
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._wake.wait(), self.beat_seconds)
+            self._wake.clear()
+
+    async def _look(self) -> None:
+        async with self.database.service_session() as connection:
+            if self._knows_who_is_silent():
+                await workers.bury(connection, self.dead_after_seconds)
+            await workers.bury_neighbours(connection)
+            lost = await runs.requeue_orphans(connection, int(FORMAT))
+            late = await runs.waiting(connection, 2 * self.dead_after_seconds, int(FORMAT))
+            living = await workers.living(connection)
+            await runs.end_stranded(connection, int(FORMAT))
+        self._workers, self._share = len(living), 0
+        await self._share_out()
+        for run in [*lost, *await self._unknown_to_the_queue(late, living)]:
+            await self._enqueue(run)
+
+    def _knows_who_is_silent(self) -> bool:
+        """Whether this process was in touch for so long that who was silent meanwhile must be dead. After the database
+        was away, or this machine asleep, others are given the time to be heard again."""
+        now = time.monotonic()
+        if self._in_touch_since is None or now - self._looked_at > self.dead_after_seconds:
+            self._in_touch_since = now
+        self._looked_at = now
+        return now - self._in_touch_since >= self.dead_after_seconds
+
+    async def _unknown_to_the_queue(self, late: Sequence[Submission], living: dict[str, int]) -> list[Submission]:
+        """Of the runs that wait for long, those that wait in vain: their process died before it told the queue, or
+        after the queue had given them to it and before it took them."""
+        if not late:
+            return []
+        ids = [run.workflow_id for run in late]
+        found = await DBOS.list_workflows_async(workflow_ids=ids, load_input=False, load_output=False)
+        known = {each.workflow_id: each for each in found}
+        unknown, dead = list[Submission](), list[Submission]()
+        for run in late:
+            workflow = known.get(run.workflow_id)
+            if workflow is None:
+                unknown.append(run)
+            elif not self._is_coming(run, workflow.status, workflow.executor_id, workflow.app_version, living):
+                dead.append(run)
+        if dead:
+            async with self.database.service_session() as connection:
+                unknown += await runs.resubmit(connection, dead)
+        return unknown
+
+    def _is_coming(
+        self, run: Submission, status: str, executor: str | None, version: str | None, living: dict[str, int]
+    ) -> bool:
+        if status in ("ENQUEUED", "DELAYED"):
+            return version in {FORMAT, *(str(number) for number in living.values())}
+        if status == "PENDING":
+            return executor in living and (executor != self.executor or run.id in self._working)
+        return False
+
+    async def _hear(self) -> None:
+        """Listen for requests to cancel runs, and for news of runs to be found, from whatever process they come."""
+        while True:
+            try:
                 async with await connect_direct(self.database.urls) as connection:
                     await connection.execute("listen loopwright_cancel")
+                    await connection.execute("listen loopwright_queue")
                     async with self.database.service_session() as session:
                         for run_id in await runs.cancelled(session, self.executor):
                             self.halt(run_id)
                     async for notification in connection.notifies():
-                        self.halt(notification.payload)
+                        if notification.channel == "loopwright_queue":
+                            self._wake.set()
+                        else:
+                            self.halt(notification.payload)
+            except (DatabaseAway, psycopg.Error, OSError) as error:
+                _log.debug("not in touch with the database: %s", error)
+            except Exception:  # noqa: BLE001 - logged; this must never end, or nobody could cancel a run
+                _log.exception("listening failed; it is tried again")
             await asyncio.sleep(0.5)
 
     def _launch(self) -> None:
@@ -269,13 +437,13 @@ _engine: Engine | None = None
 
 
 @DBOS.workflow(name=WORKFLOW)
-async def execute_run(run_id: str) -> str:
+async def execute_run(run_id: str, submission: int) -> str:
     """One execution of a run, as DBOS sees it: a workflow without steps, since the journal of the run is its memory."""
     engine = _engine
     if engine is None or engine._loop is None:  # pyright: ignore[reportPrivateUsage]
         raise StoreUnavailable("the engine has left")
     if asyncio.get_running_loop() is engine._loop:  # pyright: ignore[reportPrivateUsage]
-        return await engine.execute(run_id)
+        return await engine.execute(run_id, submission)
     # DBOS runs what comes from its queue on an event loop of its own; connections belong to the engine's.
-    running = asyncio.run_coroutine_threadsafe(engine.execute(run_id), engine._loop)  # pyright: ignore[reportPrivateUsage]
+    running = asyncio.run_coroutine_threadsafe(engine.execute(run_id, submission), engine._loop)  # pyright: ignore[reportPrivateUsage]
     return await asyncio.wrap_future(running)

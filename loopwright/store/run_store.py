@@ -7,19 +7,21 @@ the run, an execution is the only one that changes the wallet, so it can count a
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from decimal import Decimal
 from itertools import count
-from typing import LiteralString
+from typing import LiteralString, TypeVar
 from uuid import UUID
 
 import psycopg
 from psycopg.rows import TupleRow, class_row
-from psycopg.types.json import Jsonb
 from pydantic import JsonValue
+from pydantic_core import PydanticSerializationError, to_json
 
+from ..cancellation import whatever_happens
 from ..core.errors import BudgetExceeded, DatabaseAway, StaleEpoch, StoreUnavailable
 from ..core.events import (
     EVENT,
@@ -42,6 +44,8 @@ from ..core.wallet import ZERO, Charge, Reservation, Role, Tokens, Wallet
 from .database import Database
 from .tally import Tallies
 
+T = TypeVar("T")
+
 UNKNOWN_WALLET = WalletView(cap=None, spent=ZERO, reserved=ZERO)
 """In events on their way to the database, which fills in the wallet as it is when they are recorded."""
 
@@ -49,8 +53,17 @@ WAIT_SECONDS = 0.05
 """How long a reservation waits before it asks again whether what was in flight has settled."""
 
 
-PATIENCE = (0.1, 0.2, 0.5, *(1.0 for _ in range(300)))
-"""Seconds between tries while the database is away: five minutes in all, then the run is left to a later recovery."""
+PATIENCE = (0.1, 0.2, 0.5, *(1.0 for _ in range(3600)))
+"""Seconds between tries while the database is away: an hour, since an answer that can't be recorded is paid for again.
+Then the run is left to a later recovery."""
+
+STALE = frozenset({"LW001", "LW002"})
+"""Error codes of our functions: another execution has the run, or it is gone."""
+
+PASSING = frozenset({"40001", "40P01", "55P03"})
+"""Error codes after which the same statement may well succeed: conflicts with another transaction."""
+
+PASSING_TRIES = 20
 
 
 class PgRunStore:
@@ -92,6 +105,9 @@ class PgRunStore:
         self._dearest: dict[Role, Decimal] = {}
         self._recorded: dict[str, JsonValue] = {}
         self._announced: set[tuple[str, int, int]] = set()
+        self._held_back: list[RunEvent] = []
+        """Events that travel with the next call, since nothing can happen between the two."""
+        self._abandoned = False
         self._best = RunState(started_at=started_at, direction=direction)
 
     # --- The port ---
@@ -112,49 +128,75 @@ class PgRunStore:
             attempt=spender.attempt,
             iteration=spender.iteration,
         )
-        if self.leaving:
-            raise StaleEpoch("this worker is leaving; another one goes on with the run")
-        events = _json([MoneyReserved(reservation=reservation, wallet=UNKNOWN_WALLET)])
         while True:
-            row = await self._call(
-                "select outcome, free from private.reserve(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s::jsonb)",
-                reservation.id, amount, keep, spender.role, model, spender.attempt, spender.iteration, events,
-            )  # fmt: skip
-            outcome, free = row
+            # What an evaluator reports beyond what it declared is reserved after the fact, also by one who leaves.
+            if self.leaving and (amount or spender.role != "evaluator"):
+                raise StaleEpoch("this worker is leaving; another one goes on with the run")
+            outcome, free = await self._try_to_reserve(reservation, keep)
             if outcome == "ok":
-                # The monthly cap may be the tighter one, so the database's word is what counts; this one only follows.
-                self._wallet = self._wallet.reserve(amount)
-                self._dearest[spender.role] = max(self._dearest.get(spender.role, ZERO), amount)
                 return reservation
             if outcome == "refused":
                 raise BudgetExceeded(needed=amount, available=(free or ZERO) - keep)
             await self._sleep(WAIT_SECONDS)
 
+    async def _try_to_reserve(self, reservation: Reservation, keep: Decimal) -> tuple[str, Decimal | None]:
+        """Ask the database once. One who is cancelled meanwhile holds nothing afterwards."""
+        made = asyncio.ensure_future(self._reserve(reservation, keep))
+        try:
+            return await whatever_happens(_result(made))
+        except asyncio.CancelledError:
+            if not made.cancelled() and made.exception() is None and made.result()[0] == "ok":
+                why = "cancelled before it was sent"
+                charge = Charge(reservation=reservation, amount=ZERO, basis="released", why=why)
+                await whatever_happens(self.settle([charge]))
+            raise
+
+    async def _reserve(self, reservation: Reservation, keep: Decimal) -> tuple[str, Decimal | None]:
+        held_back, self._held_back = self._held_back, []
+        events = _json([*held_back, MoneyReserved(reservation=reservation, wallet=UNKNOWN_WALLET)])
+        r = reservation
+        row = await self._call(
+            "select outcome, free from private.reserve(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s::jsonb)",
+            r.id, r.amount, keep, r.role, r.model, r.attempt, r.iteration, events,
+        )  # fmt: skip
+        if row[0] == "ok":
+            # The database has decided; this only follows, and answers may come in another order than they were given.
+            self._wallet = replace(self._wallet, reserved=self._wallet.reserved + r.amount)
+            self._dearest[r.role] = max(self._dearest.get(r.role, ZERO), r.amount)
+        else:
+            self._held_back = [*held_back, *self._held_back]
+        return row[0], row[1]
+
     async def settle(
         self, charges: Sequence[Charge], *, operation: Operation | None = None, result: JsonValue = None
     ) -> None:
         """See `core.ports.RunStore.settle`."""
-        result = clean_json(result)
         events: list[RunEvent] = []
         for charge in charges:
-            events.append(MoneySettled(charge=charge, wallet=UNKNOWN_WALLET, response=result))
+            events.append(MoneySettled(charge=charge, wallet=UNKNOWN_WALLET))  # the database puts the result in
             if charge.overrun:
                 events.append(BoundOverrun(charge=charge, by_usd=charge.overrun))
-        booked = [
-            {"id": c.reservation.id, "amount": f"{c.amount:f}", "basis": c.basis, "tokens": c.tokens.model_dump()}
-            for c in charges
-        ]
+        booked = _dumped(
+            [
+                {"id": c.reservation.id, "amount": f"{c.amount:f}", "basis": c.basis, "tokens": c.tokens.model_dump()}
+                for c in charges
+            ]
+        )
         place = (operation.attempt, operation.iteration) if operation else (0, 0)
         key = operation.key if operation else None
-        settle = "select private.settle(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s::jsonb)"
+        settle = "select private.settle(%s, %s, %s, %s, %s::jsonb, %s, %s, %s, %s::json, %s::jsonb)"
         try:
-            await self._call(settle, Jsonb(booked), key, *place, Jsonb(result), _json(events))
+            await self._call(settle, booked, key, *place, _dumped(result), _json(events))
         except DatabaseAway:
             raise
         except StoreUnavailable:
             # What it was paid for can't be recorded, so the run ends here; that it was paid for must be.
-            await self._call(settle, Jsonb(booked), None, *place, Jsonb(None), "[]")
+            await self._call(settle, booked, None, *place, "null", "[]")
+            self._count(charges)
             raise
+        self._count(charges)
+
+    def _count(self, charges: Sequence[Charge]) -> None:
         for charge in charges:
             self._wallet = self._wallet.settle(charge.reservation.amount, charge.amount)
             self._tallies.add(charge)
@@ -172,35 +214,66 @@ class PgRunStore:
         return self._recorded.get(operation)
 
     async def append(self, event: RunEvent) -> RunEvent:
-        """Record an event; an iteration or the end of the run with all that belongs to it."""
+        """Record an event; an iteration or the end of the run with all that belongs to it.
+
+        That an iteration begins is recorded together with what comes next, and has no number before.
+        """
         match event:
             case TextDelta():
+                event = event.model_copy(update={"run_id": self.run_id})
                 if self._on_text:
-                    self._on_text(event.model_copy(update={"run_id": self.run_id}))
+                    self._on_text(event)
+                return event
+            case IterationStarted() | CandidateProduced() if self._is_announced(event):
+                return event  # by an execution that died in this iteration
+            case IterationStarted():
+                self._held_back.append(event)
+                return event
             case IterationFinished():
-                await self._finish_iteration(event)
+                seq = await self._finish_iteration(event)
             case RunFinished():
-                await self._call(
+                row = await self._call(
                     "select private.finish_run(%s, %s, %s, %s, %s, %s, %s, %s::jsonb)",
-                    event.stop_reason, event.sentence, event.error, _json([event]),
+                    event.stop_reason, event.sentence, event.error, self._with_held_back(event),
                 )  # fmt: skip
-            case IterationStarted() | CandidateProduced() if (
-                event.type, event.attempt, event.number
-            ) in self._announced:  # fmt: skip
-                pass  # by an execution that died in this iteration
+                seq = row[0]
             case _:
-                await self._call("select private.record(%s, %s, %s, %s, %s::jsonb)", _json([event]))
-        return event
+                record = self._call("select private.record(%s, %s, %s, %s, %s::jsonb)", self._with_held_back(event))
+                seq = (await whatever_happens(record))[0]
+        return event.model_copy(update={"run_id": self.run_id, "seq": seq})
 
-    async def _finish_iteration(self, event: IterationFinished) -> None:
+    def _is_announced(self, event: IterationStarted | CandidateProduced) -> bool:
+        return (event.type, event.attempt, event.number) in self._announced
+
+    def _with_held_back(self, event: RunEvent) -> str:
+        held_back, self._held_back = self._held_back, []
+        return _json([*held_back, event])
+
+    async def _finish_iteration(self, event: IterationFinished) -> int:
         iteration = event.iteration
         is_run_best = self._best.improves(iteration)
-        await self._call(
+        row = await self._call(
             "select private.finish_iteration(%s, %s, %s, %s, %s::jsonb, %s, %s, %s, %s::jsonb)",
-            iteration.model_dump_json().replace("\\u0000", "\\ufffd"),
-            event.elapsed_seconds, event.is_best, is_run_best, _json([event]),
+            _storable(iteration.model_dump_json()),
+            event.elapsed_seconds, event.is_best, is_run_best, self._with_held_back(event),
         )  # fmt: skip
         self._remember(iteration)
+        return row[0]
+
+    async def fail(self, error: str) -> None:
+        """End the run as `error` without an event, since events may be what can't be recorded.
+
+        Raises:
+            StaleEpoch, StoreUnavailable: as all calls.
+        """
+        await self._call(
+            "select private.finish_run(%s, %s, %s, %s, %s, %s, %s, %s::jsonb)",
+            "error", f"Stopped by an error: {error}", error, "[]",
+        )  # fmt: skip
+
+    def abandon(self) -> None:
+        """Write nothing more: the process ends, and another worker has the run or will have it soon."""
+        self.leaving = self._abandoned = True
 
     def _remember(self, iteration: Iteration) -> None:
         if self._best.improves(iteration):
@@ -216,22 +289,27 @@ class PgRunStore:
             StaleEpoch: another execution has the run.
             StoreUnavailable: the database can't store what it was given, or stays away too long.
         """
-        call, again = f"{self.epoch}/{next(self._numbers)}", False
-        for pause in (*self._patience, None):
+        call, again, passing = f"{self.epoch}/{next(self._numbers)}", False, 0
+        pauses = iter(self._patience)
+        while True:
+            if self._abandoned:
+                raise StaleEpoch("this worker has left")
             try:
                 async with self._database.service_session() as connection:
                     cursor = await connection.execute(statement, (self.run_id, self.epoch, call, again, *arguments))
                     return await cursor.fetchone() or ()
             except DatabaseAway:
-                if pause is None:
+                again = True
+                if (pause := next(pauses, None)) is None:
                     raise
             except psycopg.Error as error:
-                if error.sqlstate in ("LW001", "LW002"):
-                    raise StaleEpoch() from error
-                raise StoreUnavailable(f"the run can't be recorded: {error}") from error
-            again = True
+                if error.sqlstate in STALE:
+                    raise StaleEpoch from error
+                passing += 1
+                if error.sqlstate not in PASSING or passing > PASSING_TRIES:
+                    raise StoreUnavailable(f"the run can't be recorded: {error}") from error
+                pause = self._patience[0] if self._patience else 0
             await self._sleep(pause)
-        raise AssertionError("the last try returns or raises")
 
     # --- What earlier executions left ---
 
@@ -248,6 +326,7 @@ class PgRunStore:
             announced = await c.cursor(row_factory=class_row(_Announced)).execute(_ANNOUNCED, run)
             known = await head.fetchone()
             rows = await finished.fetchall()
+            self._tallies = Tallies()
             for sums in await spent.fetchall():
                 self._tallies.add_sum(
                     sums.attempt, sums.iteration, sums.role, sums.amount, sums.tokens(), requests=sums.requests
@@ -369,11 +448,17 @@ class TakenRun:
     """How many events earlier executions recorded."""
 
     @property
+    def direction(self) -> Direction:
+        """Which score is better."""
+        return "minimize" if self.spec.get("direction") == "minimize" else "maximize"
+
+    @property
     def wallet(self) -> Wallet:
-        """The run's wallet as it is now."""
+        """The run's wallet as it was when it was taken."""
         return Wallet(cap=self.cap_usd, spent=self.spent_usd, reserved=self.reserved_usd, overrun=self.overrun_usd)
 
 
+_LOCK_QUEUED: LiteralString = "select from public.loop_runs where id = %s and status = 'queued' for update"
 _TAKEN: LiteralString = """
 select id, epoch, owner_id, door, goal, spec, cap_usd, spent_usd, reserved_usd, overrun_usd, cancel_requested_at,
   started_at, event_seq
@@ -381,19 +466,56 @@ from public.loop_runs where id = %s
 """
 
 
-async def take_run(database: Database, run_id: str, executor: str) -> TakenRun | None:
+async def take_run(
+    database: Database,
+    run_id: str,
+    executor: str,
+    *,
+    only_queued: bool = False,
+    submission: int | None = None,
+    format_number: int | None = None,
+) -> TakenRun | None:
     """Take a run for execution: a new epoch, and what earlier executions left open is settled whole.
 
-    Returns `None` for a run that is finished or gone.
+    Args:
+        database: where the run is.
+        run_id: the run.
+        executor: who takes it.
+        only_queued: whether to leave a run alone, too, that the same executor has.
+        submission: the one that the run was given to the engine by; a run that was submitted again is left alone.
+        format_number: of the executor's code; a run that code of another format began is left alone.
+
+    Returns `None` for a run that is finished or gone, or that another living worker executes.
     """
     async with database.service_session() as c, c.transaction():
-        taken = await (await c.execute("select private.take_run(%s, %s)", (run_id, executor))).fetchone()
+        if only_queued and not (await c.execute(_LOCK_QUEUED, (run_id,))).rowcount:
+            return None
+        take = "select private.take_run(%s, %s, %s, %s)"
+        taken = await (await c.execute(take, (run_id, executor, submission, format_number))).fetchone()
         if taken is None or taken[0] is None:
             return None
         await c.execute("select private.settle_left_open(%s, %s)", (run_id, taken[0]))
         return await (await c.cursor(row_factory=class_row(TakenRun)).execute(_TAKEN, (run_id,))).fetchone()
 
 
+async def _result(made: asyncio.Future[T]) -> T:
+    return await made
+
+
 def _json(events: Sequence[RunEvent]) -> str:
-    """Events as a JSON array for the database, which can't hold NUL."""
-    return "[" + ",".join(EVENT.dump_json(event).decode().replace("\\u0000", "\\ufffd") for event in events) + "]"
+    """Events as a JSON array."""
+    return "[" + ",".join([_storable(EVENT.dump_json(event).decode()) for event in events]) + "]"
+
+
+def _storable(text: str) -> str:
+    """JSON without NUL, which the database can't hold."""
+    return _dumped(json.loads(text)) if "\\u0000" in text else text
+
+
+def _dumped(value: JsonValue) -> str:
+    """A value as JSON that the database can hold; the slow way only where that changes something."""
+    try:
+        text = to_json(value, inf_nan_mode="null")
+    except PydanticSerializationError:  # lone surrogates
+        text = b"\\u0000"
+    return (to_json(clean_json(value), inf_nan_mode="null") if b"\\u0000" in text else text).decode()
