@@ -9,7 +9,7 @@ from decimal import Decimal
 from fractions import Fraction
 
 from ..core import spec
-from ..core.errors import BudgetExceeded, EvaluatorFailed
+from ..core.errors import BudgetExceeded, EvaluatorFailed, Problems
 from ..core.models import EvaluationRequest, Feedback, PartScore
 from ..core.ports import Evaluator, EvaluatorContext
 from .building import Surroundings
@@ -95,17 +95,18 @@ class WeightedEvaluator:
 
 
 def build(described: spec.CombinedEvaluator, surroundings: Surroundings) -> Evaluator:
-    """Build the evaluator of a loop file with all its parts."""
-    return WeightedEvaluator(
-        [
-            Part(
-                name=part.name,
-                weight=part.weight,
-                evaluator=surroundings.build(part.evaluator, surroundings.at(f"parts.{index}.evaluator")),
-            )
-            for index, part in enumerate(described.parts)
-        ]
-    )
+    """Build the evaluator of a loop file with all its parts.
+
+    Raises:
+        InvalidInput: all that is wrong with any of the parts.
+    """
+    problems, parts = Problems(), list[Part]()
+    for index, part in enumerate(described.parts):
+        with problems.collecting():
+            evaluator = surroundings.build(part.evaluator, surroundings.at(f"parts.{index}.evaluator"))
+            parts.append(Part(name=part.name, weight=part.weight, evaluator=evaluator))
+    problems.refuse()
+    return WeightedEvaluator(parts)
 
 
 class _PartRequest(EvaluationRequest):
