@@ -12,6 +12,7 @@ from decimal import Decimal
 from functools import partial
 from typing import Any, cast
 
+import anyio
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -650,6 +651,11 @@ async def test_a_deadline_of_the_request_costs_its_whole_reservation(provider: P
     assert run.bases == ["reserved"]
 
 
+async def _let_others_run() -> None:
+    for _ in range(50):
+        await asyncio.sleep(0)
+
+
 class SlowStore:
     """A store whose steps take a while, and say when they begin."""
 
@@ -697,19 +703,26 @@ async def test_a_request_cancelled_while_it_is_reserved_gives_the_money_back(pro
 
 
 @pytest.mark.parametrize("times", [1, 3])
-async def test_a_settlement_is_finished_whatever_happens(provider: Provider, times: int) -> None:
+@pytest.mark.parametrize("scope", [False, True])
+async def test_a_settlement_is_finished_whatever_happens(provider: Provider, times: int, scope: bool) -> None:
     run = Run()
     slow = SlowStore(run.store, settles=True)
-    meter = replace(run.meter, store=slow)
-    task = asyncio.ensure_future(Agent(provider.openai(), capabilities=[Metered(meter)]).run("hi"))
+    model = WalletModel(provider.openai(), replace(run.meter, store=slow))
+    cancels = anyio.CancelScope()
+
+    async def ask() -> None:
+        with cancels:
+            await model.request([], None, ModelRequestParameters())
+
+    task = asyncio.ensure_future(ask())
     await slow.began.wait()
     for _ in range(times):
-        task.cancel()
-        await asyncio.sleep(0)
+        cancels.cancel() if scope else task.cancel()
+        await _let_others_run()
     assert not task.done()
     slow.go_on.set()
-    with pytest.raises(asyncio.CancelledError):
-        await task
+    await asyncio.gather(task, return_exceptions=True)
+    assert scope or task.cancelled()  # a scope's cancellation comes with the next step that waits
     assert run.bases == ["usage"] and await run.spent() == PLAIN
 
 
