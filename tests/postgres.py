@@ -7,15 +7,20 @@ import os
 import tempfile
 import uuid
 from collections.abc import AsyncGenerator, Generator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
 import psycopg
+import pytest
 from psycopg import sql
 
+from loopwright.runner.library import Loop
+from loopwright.service.engine import Engine
 from loopwright.store.database import Database, Urls, connect_direct
 from loopwright.store.embedded import APP, EmbeddedServer
 from loopwright.store.migrate import migrate
+from loopwright.store.run_store import TakenRun
 
 OWNER = "00000000-0000-0000-0000-00000000000a"
 """A member."""
@@ -50,7 +55,19 @@ async def _make_template(running: EmbeddedServer) -> None:
                     "insert into auth.users (id, email) values (%s, %s)", (user, f"{user[-1]}@example.com")
                 )
                 await made.execute("update public.profiles set role = %s where id = %s", (role, user))
+        await _launch_engine_once(urls)
         await c.execute("alter database making_template rename to template_loopwright")
+
+
+async def _launch_engine_once(urls: Urls) -> None:
+    """Let the engine make its own tables, which takes a second that no test has to wait for then."""
+
+    async def nothing(run: TakenRun) -> Loop:
+        raise AssertionError(f"there is no run {run.id} in a template")
+
+    async with Database(urls=urls) as database, Engine(database=database, load=nothing):
+        pass
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor())  # DBOS took its own along
 
 
 def urls_of(running: EmbeddedServer, name: str) -> Urls:
@@ -77,3 +94,24 @@ async def open_database(running: EmbeddedServer) -> AsyncGenerator[Database]:
     """A fresh database, opened as the application opens it."""
     async with fresh_database(running) as urls, Database(urls=urls) as database:
         yield database
+
+
+@pytest.fixture(scope="session")
+def pg_server() -> Generator[EmbeddedServer]:
+    """The server of this test run."""
+    with server() as running:
+        yield running
+
+
+@pytest.fixture
+async def urls(pg_server: EmbeddedServer) -> AsyncGenerator[Urls]:
+    """A database of the test's own."""
+    async with fresh_database(pg_server) as made:
+        yield made
+
+
+@pytest.fixture
+async def database(urls: Urls) -> AsyncGenerator[Database]:
+    """A database of the test's own, opened as the application opens it."""
+    async with Database(urls=urls) as opened:
+        yield opened

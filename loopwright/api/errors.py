@@ -39,7 +39,7 @@ class ProblemDetails(BaseModel):
             "examples": [
                 {
                     "type": "about:blank",
-                    "title": "Unprocessable Content",
+                    "title": "Unprocessable Entity",
                     "status": 422,
                     "detail": "spec.stop: is missing; add it",
                     "errors": [{"field": "spec.stop", "message": "is missing; add it"}],

@@ -1,0 +1,3 @@
+from tests.postgres import database, pg_server, urls
+
+__all__ = ["database", "pg_server", "urls"]
