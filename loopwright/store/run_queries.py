@@ -85,17 +85,18 @@ def _one_list(only: RunFilter) -> LiteralString:
 
 def _mine_and_shared(only: RunFilter) -> LiteralString:
     """A member's list. One condition for both kinds would have to look at everybody's runs until enough are found; so
-    each kind comes from an index of its own, already in order, and the few rows are merged."""
+    each kind comes from an index of its own, already in order, and the few rows are merged. Runs that are both count
+    once."""
     return f"""
     with mine as (
       select {_SUMMARY} from public.loop_runs r where r.owner_id = %(me)s and {_BEFORE} {only.sql()} {_NEWEST}
     ), shared as (
       select s.* from public.loops l cross join lateral (
         select {_SUMMARY} from public.loop_runs r
-        where r.loop_id = l.id and r.owner_id <> %(me)s and {_BEFORE} {only.sql()} {_NEWEST}) s
+        where r.loop_id = l.id and {_BEFORE} {only.sql()} {_NEWEST}) s
       where l.visibility = 'workspace'
     )
-    select r.* from (table mine union all table shared) r {_NEWEST}
+    select distinct on (r.created_at, r.id) r.* from (table mine union all table shared) r {_NEWEST}
     """
 
 

@@ -1,0 +1,262 @@
+"""Row-level security: for every table, what each kind of caller sees and may write."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, cast
+
+import psycopg
+import pytest
+from psycopg import sql
+
+from loopwright.store.database import Connection, Database, connect_direct
+from tests.postgres import ADMIN, OTHER, OWNER
+
+TABLES = (
+    "profiles", "secrets", "tools", "agents", "loops", "loop_runs", "loop_iterations", "run_events", "run_journal",
+    "wallet_entries", "monthly_spend", "usage_records", "activity_log", "idempotency_keys", "workers",
+)  # fmt: skip
+
+CALLERS = ("owner", "member", "admin", "stranger", "anon", "service", "nobody")
+STRANGER = "00000000-0000-0000-0000-00000000000d"
+"""Somebody with a valid token who is not of the workspace."""
+
+DENIED = "denied"
+
+# How many of the rows that `filled` makes each caller sees: one private and one shared set of the owner's.
+SEEN: dict[str, tuple[int | str, ...]] = {
+    #                    owner   member  admin   stranger anon    service nobody
+    "profiles":         (3,      3,      3,      0,      DENIED, 3,      DENIED),
+    "secrets":          (1,      0,      0,      0,      DENIED, 1,      DENIED),
+    "tools":            (3,      2,      3,      0,      DENIED, 3,      DENIED),
+    "agents":           (2,      1,      2,      0,      DENIED, 2,      DENIED),
+    "loops":            (2,      1,      2,      0,      DENIED, 2,      DENIED),
+    "loop_runs":        (2,      1,      2,      0,      DENIED, 2,      DENIED),
+    "loop_iterations":  (2,      1,      2,      0,      DENIED, 2,      DENIED),
+    "run_events":       (2,      1,      2,      0,      DENIED, 2,      DENIED),
+    "run_journal":      (DENIED, DENIED, DENIED, DENIED, DENIED, 2,      DENIED),
+    "wallet_entries":   (DENIED, DENIED, DENIED, DENIED, DENIED, 2,      DENIED),
+    "monthly_spend":    (1,      0,      1,      0,      DENIED, 1,      DENIED),
+    "usage_records":    (2,      0,      2,      0,      DENIED, 2,      DENIED),
+    "activity_log":     (1,      0,      1,      0,      DENIED, 1,      DENIED),
+    "idempotency_keys": (1,      0,      0,      0,      DENIED, 1,      DENIED),
+    "workers":          (DENIED, DENIED, DENIED, DENIED, DENIED, 1,      DENIED),
+}  # fmt: skip
+
+WRITABLE = {"secrets", "tools", "agents", "loops", "idempotency_keys"}
+"""Tables that callers write by themselves; all others only through functions, or not at all."""
+
+
+@dataclass
+class World:
+    database: Database
+    direct: Connection
+
+
+@pytest.fixture
+async def filled(database: Database) -> AsyncGenerator[World]:
+    """Each table with one private and one shared row of the owner's."""
+    async with await connect_direct(database.urls) as c:
+        for number, visibility in ((1, "private"), (2, "workspace")):
+            key = f"00000000-0000-4000-8000-00000000000{number}"
+            run = f"run_{number}"
+            values: dict[str, Any] = {"id": key, "owner": OWNER, "visibility": visibility, "run": run}
+            for statement in _ROWS:
+                await c.execute(statement, values)
+        for statement in _ONCE:
+            await c.execute(statement, {"owner": OWNER})
+        yield World(database, c)
+
+
+_ROWS = (
+    "insert into tools (id, owner_id, name, kind, visibility) values (%(id)s, %(owner)s, 't', 'http', %(visibility)s)",
+    "insert into agents (id, owner_id, name, spec, visibility) values (%(id)s, %(owner)s, 'a', '{}', %(visibility)s)",
+    "insert into loops (id, owner_id, name, agent_id, spec, worst_case_usd, visibility) "
+    "values (%(id)s, %(owner)s, 'l', %(id)s, '{}', 0, %(visibility)s)",
+    "insert into loop_runs (id, loop_id, loop_name, owner_id, door, spec, goal) "
+    "values (%(run)s, %(id)s, 'l', %(owner)s, 'api', '{}', 'g')",
+    "insert into loop_iterations (run_id, attempt, number, position, cost_usd, elapsed_seconds, is_best, data) "
+    "values (%(run)s, 1, 1, 1, 0, 0, true, '{}')",
+    "insert into run_events (run_id, seq, type, data) values (%(run)s, 1, 'run_started', '{}')",
+    "insert into run_journal (run_id, operation, attempt, iteration, result, epoch) values (%(run)s, 'o', 1, 1, '1', 1)",
+    "insert into wallet_entries (id, run_id, owner_id, month, role, model, attempt, iteration, reserved_usd, epoch) "
+    "values (%(run)s, %(run)s, %(owner)s, '2026-11-01', 'agent', 'm', 1, 1, 0, 1)",
+    "insert into usage_records (context, owner_id, run_id, role, model, basis, cost_usd) "
+    "values ('loop', %(owner)s, %(run)s, 'agent', 'm', 'usage', 0)",
+)
+_ONCE = (
+    "insert into secrets (owner_id, name, nonce, sealed, key_id) values (%(owner)s, 'S', '123456789012', 'x', 'k')",
+    "insert into monthly_spend (owner_id, month) values (%(owner)s, '2026-11-01')",
+    "insert into activity_log (user_id, door, action, subject) values (%(owner)s, 'api', 'a', 's')",
+    "insert into idempotency_keys (owner_id, key, request_sha256) values (%(owner)s, 'k', 'x')",
+    "insert into workers (executor, host, pid) values ('w', 'h', 1)",
+    "insert into auth.users (id) values ('00000000-0000-0000-0000-00000000000d')",
+    "delete from profiles where id = '00000000-0000-0000-0000-00000000000d'",
+)
+
+
+@asynccontextmanager
+async def acting(database: Database, caller: str) -> AsyncGenerator[Connection]:
+    """A transaction as one of CALLERS, always rolled back."""
+    users = {"owner": OWNER, "member": OTHER, "admin": ADMIN, "stranger": STRANGER}
+    async with database.pool.connection() as c, c.transaction(force_rollback=True):
+        if caller in users:
+            claims = f'{{"sub": "{users[caller]}", "role": "authenticated"}}'
+            await c.execute(
+                "select set_config('role', 'authenticated', true), set_config('request.jwt.claims', %s, true)",
+                (claims,),
+            )
+        elif caller != "nobody":
+            await c.execute(
+                "select set_config('role', %s, true)", ({"anon": "anon", "service": "service_role"}[caller],)
+            )
+        yield c
+
+
+async def _count(c: Connection, table: str) -> int | str:
+    column = "id" if table in ("secrets", "profiles") else "*"
+    query = sql.SQL("select count({}) from public.{}").format(sql.SQL(cast(Any, column)), sql.Identifier(table))
+    if table == "tools":
+        query += sql.SQL(" where true")
+    try:
+        async with c.transaction():
+            row = await (await c.execute(query)).fetchone()
+    except psycopg.errors.InsufficientPrivilege:
+        return DENIED
+    return row[0] if row else 0
+
+
+async def test_who_sees_what(filled: World) -> None:
+    seen: dict[str, tuple[int | str, ...]] = {}
+    for table in TABLES:
+        found: list[int | str] = []
+        for caller in CALLERS:
+            async with acting(filled.database, caller) as c:
+                found.append(await _count(c, table))
+        seen[table] = tuple(found)
+    # Every member sees the builtin beside the owner's own.
+    assert seen == SEEN
+
+
+async def test_the_table_lists_every_table(filled: World) -> None:
+    rows = await filled.direct.execute("select tablename, rowsecurity from pg_tables where schemaname = 'public'")
+    found = dict(cast("list[tuple[str, bool]]", await rows.fetchall()))
+    assert set(found) == set(TABLES) == set(SEEN)
+    assert all(found.values()), "row-level security is off somewhere"
+
+
+async def test_nobody_deletes_or_changes_what_is_somebody_elses(filled: World) -> None:
+    for table in TABLES:
+        for caller in ("member", "stranger", "anon", "nobody"):
+            async with acting(filled.database, caller) as c:
+                for verb in ("delete from public.{}", "update public.{} set {} = {}"):
+                    column = _any_column(table)
+                    statement = sql.SQL(cast(Any, verb)).format(*(sql.Identifier(n) for n in (table, column, column)))
+                    try:
+                        async with c.transaction():
+                            touched = (await c.execute(statement)).rowcount
+                    except psycopg.errors.InsufficientPrivilege:
+                        touched = 0
+                    assert touched == 0, (table, caller, verb)
+
+
+def _any_column(table: str) -> str:
+    return {"secrets": "key_id", "loops": "name", "idempotency_keys": "status"}.get(table, _FIRST.get(table, "id"))
+
+
+_FIRST = {
+    "loop_iterations": "run_id", "run_events": "run_id", "run_journal": "run_id", "monthly_spend": "owner_id",
+    "workers": "executor", "tools": "name", "agents": "name", "usage_records": "model", "activity_log": "action",
+}  # fmt: skip
+
+
+async def test_owners_change_only_what_is_theirs_to_change(filled: World) -> None:
+    for table in set(TABLES) - WRITABLE:
+        async with acting(filled.database, "owner") as c:
+            column = sql.Identifier(_any_column(table))
+            statement = sql.SQL("update public.{} set {} = {}").format(sql.Identifier(table), column, column)
+            with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                await c.execute(statement)
+
+
+async def test_rows_can_not_be_given_to_somebody_else_or_made_for_them(filled: World) -> None:
+    async with acting(filled.database, "member") as c:
+        for statement in (
+            "insert into agents (owner_id, name, spec) values (%s, 'x', '{}')",
+            "insert into tools (owner_id, name, kind) values (%s, 'x', 'http')",
+            "insert into secrets (owner_id, name, nonce, sealed, key_id) values (%s, 'X', '123456789012', 'x', 'k')",
+            "insert into idempotency_keys (owner_id, key, request_sha256) values (%s, 'x', 'x')",
+        ):
+            with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                async with c.transaction():
+                    await c.execute(statement, (OWNER,))
+    async with acting(filled.database, "owner") as c:
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            await c.execute("update agents set owner_id = %s", (OTHER,))
+
+
+async def test_a_loop_can_not_be_made_with_somebody_elses_private_agent(filled: World) -> None:
+    insert = "insert into loops (name, agent_id, spec, worst_case_usd) values ('x', %s, '{}', 0)"
+    async with acting(filled.database, "member") as c:
+        await c.execute(insert, ("00000000-0000-4000-8000-000000000002",))
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            await c.execute(insert, ("00000000-0000-4000-8000-000000000001",))
+
+
+async def test_sealed_values_are_for_the_service_alone(filled: World) -> None:
+    for caller in ("owner", "admin"):
+        async with acting(filled.database, caller) as c:
+            with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                await c.execute("select sealed from secrets")
+
+
+async def test_the_folder_of_a_loop_is_not_for_people_to_choose(filled: World) -> None:
+    async with acting(filled.database, "owner") as c:
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            await c.execute("update loops set folder = '/'")
+
+
+async def test_what_the_engine_calls_is_not_for_callers(filled: World) -> None:
+    for statement in (
+        "select private.take_run('run_2', 'me', null, null)",
+        "select private.add_events('run_2', '[]', null)",
+        "select private.lock_run('run_2')",
+        "select private.can_see_run('run_2')",
+    ):
+        async with acting(filled.database, "owner") as c:
+            with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                await c.execute(cast(Any, statement))
+
+
+async def test_steering_is_for_the_owner_and_admins(filled: World) -> None:
+    for caller, may in (("owner", True), ("admin", True), ("member", False), ("stranger", False)):
+        for call in ("private.cancel_run('run_2')", "private.extend_run('run_2', '{}', null)"):
+            async with acting(filled.database, caller) as c:
+                if may:
+                    await c.execute(cast(Any, f"select {call}"))
+                    continue
+                with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                    await c.execute(cast(Any, f"select {call}"))
+
+
+async def test_a_stranger_starts_nothing(filled: World) -> None:
+    start = "select private.start_run('run_9', null, 'l', null, 'api', '{}', 'g', null, null, null, null)"
+    async with acting(filled.database, "stranger") as c:
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            await c.execute(start)
+
+
+async def test_the_activity_log_is_append_only(filled: World) -> None:
+    for statement in ("update activity_log set action = 'x'", "delete from activity_log"):
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            await filled.direct.execute(cast(Any, statement))
+
+
+async def test_claims_end_with_their_transaction(filled: World) -> None:
+    async with filled.database.as_user(OWNER) as c:
+        await c.execute("select 1 from loops")
+    async with filled.database.pool.connection() as c:
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            await c.execute("select 1 from loops")
