@@ -7,7 +7,6 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, PlainSerializer
 
-
 LARGEST, SMALLEST = 12, -18
 """Powers of ten that an amount's first digit may have, in USD."""
 
