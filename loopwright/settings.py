@@ -59,6 +59,8 @@ class Settings(BaseSettings):
     """How many runs one process executes at once."""
     runs_per_user: Annotated[int, Field(ge=1)] = 100
     """How many of them may be one user's."""
+    grace_seconds: Annotated[float, Field(ge=0)] = 20.0
+    """How long requests in flight may take to finish when a process leaves; then its runs are handed over."""
     max_body_bytes: Annotated[int, Field(ge=1024)] = 1_000_000
     """The largest request body that is read."""
 

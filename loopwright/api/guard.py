@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, cast
@@ -17,6 +18,9 @@ SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 
 MAX_DEPTH = 40
 """How deeply a body's JSON may be nested: a loop with agents among its tools' agents takes about ten levels."""
+
+MAX_BITS = 1_024
+"""The largest whole number is about that of a float; Python refuses to write out much larger ones."""
 
 MAX_TARGET_BYTES = 8_000
 """The longest path and query."""
@@ -135,6 +139,8 @@ def _check_json(body: bytes, headers: Headers) -> None:
     for value, depth in _walk(data):
         if depth > MAX_DEPTH:
             raise Refusal(400, f"the body is nested more than {MAX_DEPTH} levels deep")
+        if (isinstance(value, int) and value.bit_length() > MAX_BITS) or value in (math.inf, -math.inf):
+            raise Refusal(400, "the body holds a number that is too large")
         if isinstance(value, str) and "\x00" in value:
             raise Refusal(400, "the body holds a NUL character, which no text here can have in it")
 

@@ -145,7 +145,13 @@ async def open_runtime(settings: Settings, *, engine: bool = True, urls: Urls | 
 
             limits = Limits(per_process=settings.runs_per_process, per_user=settings.runs_per_user)
             stack.callback(_renew_threads)
-            working = Engine(database=database, load=runtime.load, limits=limits, on_text=hub.say)
+            working = Engine(
+                database=database,
+                load=runtime.load,
+                limits=limits,
+                on_text=hub.say,
+                grace_seconds=settings.grace_seconds,
+            )
             runtime.engine = await stack.enter_async_context(working)
         yield runtime
 

@@ -68,9 +68,7 @@ class Api:
         name: str = "codes",
         **spec: object,
     ) -> Any:
-        made = await self.make(
-            "/api/agents", {"name": name, "spec": agent, "visibility": visibility}, user=user
-        )
+        made = await self.make("/api/agents", {"name": name, "spec": agent, "visibility": visibility}, user=user)
         body = {"name": name, "agent_id": made["id"], "spec": {**LOOP, **spec}, "visibility": visibility}
         return await self.make("/api/loops", body, user=user)
 
@@ -94,7 +92,7 @@ class Api:
 @asynccontextmanager
 async def open_api(urls: Urls, home: Path, *, engine: bool = True, **settings: Any) -> AsyncGenerator[Api]:
     """The application on a database, with users who are acted for by the service key."""
-    chosen = Settings(**{"home": home, "service_key": SERVICE_KEY, "_env_file": None, **settings})
+    chosen = Settings(**{"home": home, "service_key": SERVICE_KEY, "_env_file": None, "grace_seconds": 0.1, **settings})
     app = create_app(chosen, urls=urls, engine=engine)
     async with app.router.lifespan_context(app):
         transport = httpx.ASGITransport(app, raise_app_exceptions=False)

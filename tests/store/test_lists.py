@@ -111,9 +111,7 @@ async def test_pages_are_stable_while_rows_are_added(database: Database) -> None
         fill = {"private": private, "shared": shared, "owner": OWNER, "many": 50}
         await c.execute(FILL, fill)
         # Several rows of one moment: the id decides.
-        await c.execute(
-            "update loop_runs set created_at = now() - interval '1 hour' where id like '%%3' or id like '%%4'"
-        )
+        await c.execute("update loop_runs set created_at = now() - interval '1 hour' where id ~ '[34]$'")
         seen: list[str] = []
         place = Place()
         while True:
@@ -121,7 +119,8 @@ async def test_pages_are_stable_while_rows_are_added(database: Database) -> None
             shown = page(rows, 7)
             seen += [run.id for run in shown.items]
             await c.execute(
-                "insert into loop_runs (id, loop_name, owner_id, door, spec, goal) values (%s, 'l', %s, 'api', '{}', 'g')",
+                "insert into loop_runs (id, loop_name, owner_id, door, spec, goal) "
+                "values (%s, 'l', %s, 'api', '{}', 'g')",
                 (f"run_new{len(seen)}", OWNER),
             )
             if shown.next_cursor is None:

@@ -80,7 +80,8 @@ _ROWS = (
     "insert into loop_iterations (run_id, attempt, number, position, cost_usd, elapsed_seconds, is_best, data) "
     "values (%(run)s, 1, 1, 1, 0, 0, true, '{}')",
     "insert into run_events (run_id, seq, type, data) values (%(run)s, 1, 'run_started', '{}')",
-    "insert into run_journal (run_id, operation, attempt, iteration, result, epoch) values (%(run)s, 'o', 1, 1, '1', 1)",
+    "insert into run_journal (run_id, operation, attempt, iteration, result, epoch) "
+    "values (%(run)s, 'o', 1, 1, '1', 1)",
     "insert into wallet_entries (id, run_id, owner_id, month, role, model, attempt, iteration, reserved_usd, epoch) "
     "values (%(run)s, %(run)s, %(owner)s, '2026-11-01', 'agent', 'm', 1, 1, 0, 1)",
     "insert into usage_records (context, owner_id, run_id, role, model, basis, cost_usd) "
@@ -97,6 +98,9 @@ _ONCE = (
 )
 
 
+BECOME = "select set_config('role', 'authenticated', true), set_config('request.jwt.claims', %s, true)"
+
+
 @asynccontextmanager
 async def acting(database: Database, caller: str) -> AsyncGenerator[Connection]:
     """A transaction as one of CALLERS, always rolled back."""
@@ -104,14 +108,10 @@ async def acting(database: Database, caller: str) -> AsyncGenerator[Connection]:
     async with database.pool.connection() as c, c.transaction(force_rollback=True):
         if caller in users:
             claims = f'{{"sub": "{users[caller]}", "role": "authenticated"}}'
-            await c.execute(
-                "select set_config('role', 'authenticated', true), set_config('request.jwt.claims', %s, true)",
-                (claims,),
-            )
+            await c.execute(BECOME, (claims,))
         elif caller != "nobody":
-            await c.execute(
-                "select set_config('role', %s, true)", ({"anon": "anon", "service": "service_role"}[caller],)
-            )
+            role = {"anon": "anon", "service": "service_role"}[caller]
+            await c.execute("select set_config('role', %s, true)", (role,))
         yield c
 
 

@@ -1,0 +1,192 @@
+"""Live events over real HTTP: no gap, no repeat, from any process, however slow the viewer."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+import uvicorn
+
+from loopwright.core.events import TextDelta
+from loopwright.service import hub
+from loopwright.service.hub import Hub
+from loopwright.store.database import Urls
+from tests.api.world import SERVICE_KEY, Api, open_api
+from tests.postgres import OTHER, OWNER
+
+PACED = {"model": "practice", "settings": {"practice_pace": 0.15}}
+
+
+@asynccontextmanager
+async def listening(api: Api) -> AsyncGenerator[httpx.AsyncClient]:
+    """A client of the application over a socket; it streams, which a client in the process can't."""
+    config = uvicorn.Config(api.app, port=0, lifespan="off", log_level="error", timeout_graceful_shutdown=2)
+    server = uvicorn.Server(config)
+    serving = asyncio.create_task(server.serve())
+    while not server.started:
+        await asyncio.sleep(0.01)
+    port = server.servers[0].sockets[0].getsockname()[1]
+    headers = {"authorization": f"Bearer {SERVICE_KEY}", "x-triggered-by": OWNER}
+    limits = httpx.Limits(max_connections=None)
+    async with httpx.AsyncClient(
+        base_url=f"http://127.0.0.1:{port}", headers=headers, limits=limits, timeout=60
+    ) as client:
+        yield client
+    server.should_exit = True
+    await serving
+
+
+async def watch(client: httpx.AsyncClient, run_id: str, *, after: int = 0, most: int = 10_000) -> list[tuple[int, str]]:
+    """The ids and kinds of events, to the end of the stream or for so many."""
+    found: list[tuple[int, str]] = []
+    async with client.stream("GET", f"/api/runs/{run_id}/events", headers={"last-event-id": str(after)}) as answer:
+        if answer.status_code == 204:
+            return found
+        assert answer.status_code == 200
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        kind, lines = "", list[str]()
+        async for line in answer.aiter_lines():
+            lines.append(line)
+            if line.startswith("event: "):
+                kind = line.removeprefix("event: ")
+            if line.startswith("id: "):
+                found.append((int(line.removeprefix("id: ")), kind))
+                assert lines[-2].startswith("data: "), "the id stands on the event's last line"
+                assert json.loads(lines[-2].removeprefix("data: "))["seq"] == found[-1][0]
+            if len(found) == most:
+                break
+    return found
+
+
+async def test_a_run_is_watched_to_its_end_and_not_beyond(api: Api) -> None:
+    run_id = await api.start(await api.make_loop(agent=PACED))
+    async with listening(api) as client:
+        seen = await watch(client, run_id)
+        assert [seq for seq, _ in seen] == list(range(1, len(seen) + 1))
+        assert seen[-1][1] == "run_finished"
+        assert await watch(client, run_id) == seen
+        assert await watch(client, run_id, after=len(seen) - 3) == seen[-3:]
+        over = await client.get(f"/api/runs/{run_id}/events", headers={"last-event-id": str(len(seen))})
+        assert over.status_code == 204
+    assert api.runtime.hub.viewers == 0
+
+
+async def test_a_viewer_resumes_in_another_process_and_its_leaving_stops_nothing(
+    api: Api, urls: Urls, tmp_path: Path
+) -> None:
+    run_id = await api.start(await api.make_loop(agent=PACED))
+    async with (
+        open_api(urls, tmp_path / "other", engine=False) as other,
+        listening(api) as here,
+        listening(other) as there,
+    ):
+        first = await watch(here, run_id, most=4)
+        second = await watch(there, run_id, after=first[-1][0], most=4)
+        rest = await watch(here, run_id, after=second[-1][0])
+        seqs = [seq for seq, _ in first + second + rest]
+        assert seqs == list(range(1, len(seqs) + 1))
+        assert rest[-1][1] == "run_finished"
+    assert (await api.get(f"/api/runs/{run_id}"))["stop_reason"] == "max_iterations"
+
+
+async def test_many_watch_one_run_and_many_watch_others(api: Api) -> None:
+    loop = await api.make_loop(agent={"model": "practice", "settings": {"practice_pace": 0.5}})
+    runs = [await api.start(loop, {"max_iterations": 2}) for _ in range(10)]
+    async with listening(api) as client:
+        of_one = [watch(client, runs[0]) for _ in range(60)]
+        of_each = [watch(client, run_id) for run_id in runs for _ in range(4)]
+        seen = await asyncio.gather(*of_one, *of_each)
+    for events in seen:
+        assert [seq for seq, _ in events] == list(range(1, len(events) + 1))
+        assert events[-1][1] == "run_finished"
+
+
+async def test_a_topic_keeps_little_and_who_falls_behind_misses_nothing(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hub, "KEPT_EVENTS", 3)
+    monkeypatch.setattr(hub, "BATCH", 2)
+    run_id = await api.start(await api.make_loop(agent=PACED))
+    async with listening(api) as client:
+        seen = await asyncio.gather(*(watch(client, run_id) for _ in range(3)))
+    assert seen[0] == seen[1] == seen[2]
+    assert [seq for seq, _ in seen[0]] == list(range(1, len(seen[0]) + 1))
+
+
+async def test_an_extended_run_is_watched_past_its_first_end(api: Api) -> None:
+    run_id = await api.start(await api.make_loop(agent=PACED), {"max_iterations": 1})
+    await api.finished(run_id)
+    async with listening(api) as client:
+        before = await watch(client, run_id)
+        await api.make(f"/api/runs/{run_id}/extend", {"iterations": 1})
+        after = await watch(client, run_id)
+    kinds = [kind for _, kind in after]
+    assert after[: len(before)] == before
+    assert (kinds.count("run_finished"), kinds.count("run_resumed"), kinds[-1]) == (2, 1, "run_finished")
+
+
+async def test_the_end_is_told_even_where_it_is_no_event(api: Api) -> None:
+    run_id = await api.start(await api.make_loop(agent={"model": "practice", "settings": {"practice_pace": 30}}))
+    await api.running(run_id)
+    async with listening(api) as client:
+        watching = asyncio.create_task(client.get(f"/api/runs/{run_id}/events"))
+        await asyncio.sleep(0.3)
+        async with api.runtime.database.as_service() as c:
+            await c.execute(
+                "update loop_runs set status = 'finished', stop_reason = 'error', sentence = 'Disk full.', "
+                "epoch = epoch + 1 where id = %s",
+                (run_id,),
+            )
+        text = (await watching).text
+    last = text.strip().split("\n\n")[-1]
+    assert last.startswith("event: run_finished\ndata: {")
+    assert "Disk full." in last
+    assert "id:" not in last
+
+
+async def test_text_reaches_viewers_here_and_elsewhere_and_is_not_kept(api: Api, urls: Urls, tmp_path: Path) -> None:
+    run_id = await api.start(await api.make_loop(agent={"model": "practice", "settings": {"practice_pace": 30}}))
+    await api.running(run_id)
+    text = "Grüße \u2028 <b> \n" + "x" * 7_000 + "🦉"
+    async with (
+        open_api(urls, tmp_path / "other", engine=False) as other,
+        listening(api) as here,
+        listening(other) as there,
+    ):
+        watching = [asyncio.create_task(client.get(f"/api/runs/{run_id}/events")) for client in (here, there)]
+        await asyncio.sleep(0.5)
+        api.runtime.hub.say(TextDelta(run_id=run_id, attempt=1, number=1, text=text))
+        await asyncio.sleep(0.5)
+        await api.call("POST", f"/api/runs/{run_id}/cancel")
+        for each in watching:
+            chunks = [chunk for chunk in (await each).text.split("\n\n") if chunk.startswith("event: text_delta")]
+            assert not any("id:" in chunk.split("data: ")[0] for chunk in chunks)
+            said = [json.loads(chunk.split("data: ", 1)[1])["text"] for chunk in chunks]
+            assert "".join(said) == text
+
+
+async def test_who_may_not_see_a_run_may_not_watch_it(api: Api) -> None:
+    run_id = await api.start(await api.make_loop())
+    answer = await api.call("GET", f"/api/runs/{run_id}/events", user=OTHER)
+    assert answer.status_code == 404
+    for bad in ("x", "-1", "1" * 40):
+        assert (await api.call("GET", f"/api/runs/{run_id}/events", last_event_id=bad)).status_code == 422
+
+
+async def test_viewers_are_let_go_when_the_process_leaves(api: Api) -> None:
+    run_id = await api.start(await api.make_loop(agent={"model": "practice", "settings": {"practice_pace": 30}}))
+    async with listening(api) as client:
+        watching = asyncio.create_task(client.get(f"/api/runs/{run_id}/events"))
+        await asyncio.sleep(0.3)
+        api.runtime.hub.close()
+        await asyncio.wait_for(watching, 2)
+
+
+def test_an_event_is_encoded_as_the_standard_says() -> None:
+    assert hub.encode("run_started", '{"a":1}', 7) == b'event: run_started\ndata: {"a":1}\nid: 7\n\n'
+    assert isinstance(Hub, type)
