@@ -178,11 +178,15 @@ def _earlier(state: RunState, shown: set[int]) -> list[str]:
 
 def _data(name: str, text: str, most: int) -> str:
     """Delimit text that is not ours by a fence that it can't contain; both together take `most` bytes, or few more."""
-    escaped = _CONTROL.sub(lambda m: m[0].encode("unicode_escape").decode(), text.replace("\r\n", "\n"))
-    safe = shorten(escaped, most)
+    text, hidden = text.replace("\r\n", "\n"), 0
+    if len(text) > 2 * most + 2:  # only what may be shown is worth looking at character by character
+        hidden = len(text[most + 1 : -most - 1].encode(errors="replace"))
+        text = text[: most + 1] + text[-most - 1 :]
+    escaped = _CONTROL.sub(lambda m: m[0].encode("unicode_escape").decode(), text)
+    safe = shorten(escaped, most, hidden)
     fence = _fence(safe)
     if len(safe.encode()) + 2 * len(fence) > most + FENCES:  # so many tildes that their fence would be as long again
-        safe = shorten(escaped, most // 3)
+        safe = shorten(escaped, most // 3, hidden)
         fence = _fence(safe)
     return f"{fence} {name}\n{safe}\n{fence}"
 
@@ -191,11 +195,14 @@ def _fence(text: str) -> str:
     return "~" * max(3, max(map(len, re.findall(r"~+", text)), default=0) + 1)
 
 
-def shorten(text: str, most: int) -> str:
-    """Keep the beginning and the end of a text that is longer than `most` UTF-8 bytes, and say how much is left out."""
-    raw = text.encode()
-    if len(raw) <= most:
+def shorten(text: str, most: int, hidden: int = 0) -> str:
+    """Keep the beginning and the end of a text that is longer than `most` UTF-8 bytes, and say how much is left out.
+
+    `hidden` is how many bytes of its middle were left out before.
+    """
+    raw = text.encode(errors="replace")
+    if len(raw) <= most and not hidden:
         return text
     head, tail = most * 2 // 3, most // 3
     start, end = raw[:head].decode(errors="ignore"), raw[len(raw) - tail :].decode(errors="ignore")
-    return f"{start}\n[… {len(raw) - head - tail:,} bytes left out …]\n{end}"
+    return f"{start}\n[… {len(raw) - head - tail + hidden:,} bytes left out …]\n{end}"
