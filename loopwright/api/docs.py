@@ -49,11 +49,13 @@ def problems(*more: int) -> Responses:
     return {status: {"description": _WORDS[status], "content": content} for status in sorted({*_ALWAYS, *more})}
 
 
-LOOP_SPEC: dict[str, Any] = {"$ref": "#/components/schemas/LoopSettings"}
-AGENT_SPEC: dict[str, Any] = {"$ref": "#/components/schemas/AgentSpec"}
-TOOL_SPEC: dict[str, Any] = {
-    "oneOf": [{"$ref": "#/components/schemas/HttpTool"}, {"$ref": "#/components/schemas/McpTool"}]
-}
+PART = "x-part"
+"""Stands for a reference to a part of the loop file's schema until the document is put together: pydantic would look
+for it among its own."""
+
+LOOP_SPEC: dict[str, Any] = {PART: "LoopSettings"}
+AGENT_SPEC: dict[str, Any] = {PART: "AgentSpec"}
+TOOL_SPEC: dict[str, Any] = {"oneOf": [{PART: "HttpTool"}, {PART: "McpTool"}]}
 
 EXAMPLE_LOOP: dict[str, Any] = {
     "goal": "Write a tagline of at most 60 characters for a lighthouse museum.",
@@ -86,7 +88,7 @@ def document(app: FastAPI) -> dict[str, Any]:
             schemas.pop(unused, None)
         made["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
         made["security"] = [{"token": []}]
-        app.openapi_schema = made
+        app.openapi_schema = cast("dict[str, Any]", _moved(made))
     return app.openapi_schema
 
 
@@ -111,8 +113,8 @@ def _moved(part: Any) -> Any:
     if isinstance(part, dict):
         group = cast("dict[str, Any]", part)
         return {
-            key: value.replace("#/$defs/", "#/components/schemas/") if key == "$ref" and isinstance(value, str)
-            else _moved(value)
-            for key, value in group.items()
-        }  # fmt: skip
+            **{key: _moved(value) for key, value in group.items() if key not in ("$ref", PART)},
+            **({"$ref": str(group["$ref"]).replace("#/$defs/", "#/components/schemas/")} if "$ref" in group else {}),
+            **({"$ref": f"#/components/schemas/{group[PART]}"} if PART in group else {}),
+        }
     return [_moved(item) for item in cast("list[Any]", part)] if isinstance(part, list) else part

@@ -107,6 +107,8 @@ class EmbeddedServer:
         while True:
             try:
                 server = get_server(self.data, cleanup_mode=None)
+                # One that this process knew before may have been stopped by the last process out.
+                server.ensure_postgres_running()
             except subprocess.SubprocessError as error:
                 # pg_ctl gives up after ten seconds, while the server may still be replaying its log.
                 if time.monotonic() > deadline:

@@ -27,7 +27,7 @@ from tests.api.world import AGENT, LOOP, SERVICE_KEY
 from tests.postgres import OWNER, fresh_database
 
 HEADERS = {"authorization": f"Bearer {SERVICE_KEY}", "x-triggered-by": OWNER}
-EXAMPLES = 12
+EXAMPLES = 8
 """Requests made up for each operation."""
 
 
