@@ -7,15 +7,17 @@ from contextlib import asynccontextmanager
 
 from fastapi import FastAPI
 
-from .api.auth import Gate
+from .api.auth import COOKIE, Gate
 from .api.build import build_api
+from .api.errors import status_of
+from .dashboard.install import add_dashboard
 from .service.runtime import open_runtime
 from .settings import Settings
 from .store.database import Urls
 
 
 def create_app(settings: Settings | None = None, *, urls: Urls | None = None, engine: bool = True) -> FastAPI:
-    """The application: API, live events and, with `engine`, a worker.
+    """The application: API, dashboard, live events and, with `engine`, a worker.
 
     Args:
         settings: by default those of the environment.
@@ -36,4 +38,4 @@ def create_app(settings: Settings | None = None, *, urls: Urls | None = None, en
             yield
             runtime.hub.close()
 
-    return build_api(chosen, lifespan)
+    return add_dashboard(build_api(chosen, lifespan), chosen, cookie_name=COOKIE, status_of=status_of)

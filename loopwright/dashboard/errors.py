@@ -1,0 +1,103 @@
+"""Errors as pages. Whoever isn't signed in is sent to sign in, and comes back to the same page."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote
+
+from fastapi import Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
+from starlette.exceptions import HTTPException
+from starlette.responses import PlainTextResponse, RedirectResponse
+
+from ..core.errors import LoopwrightError, NotSignedIn
+from .deps import wiring
+from .render import Context, page
+
+_log = logging.getLogger(__name__)
+
+HEADINGS = {
+    403: "Not yours to do",
+    404: "Nothing here",
+    405: "Not this way",
+    409: "That doesn't fit",
+    412: "Changed meanwhile",
+    422: "Something is wrong with that",
+    503: "The database is away",
+}
+
+NOTHING = "There is nothing at this address that you may see. It may have been deleted, or be somebody else's."
+
+
+@dataclass(frozen=True, kw_only=True)
+class ErrorContext(Context):
+    """A page that says what went wrong."""
+
+    status: int
+    heading: str
+    detail: str
+
+
+class PageRoute(APIRoute):
+    """A route whose errors are pages."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """The route's handler, with errors made pages."""
+        handle = super().get_route_handler()
+
+        async def handle_or_explain(request: Request) -> Response:
+            try:
+                return await handle(request)
+            except NotSignedIn:
+                return _sign_in(request)
+            except LoopwrightError as error:
+                return explain(request, wiring(request).status_of(error), str(error))
+            except RequestValidationError:
+                return explain(request, 404, NOTHING)
+            except HTTPException as error:
+                return explain(request, error.status_code, str(error.detail))
+            except Exception:  # noqa: BLE001 - a page says so, and the log says what
+                _log.exception("%s %s failed", request.method, request.url.path)
+                return explain(request, 500, "Something went wrong in the server; its log says what.")
+
+        return handle_or_explain
+
+
+def explain(request: Request, status: int, detail: str) -> Response:
+    """A page that says what went wrong."""
+    if status == 404:
+        detail = NOTHING
+    if status == 503:
+        detail = "Nothing was changed. It is tried again every few seconds; reload this page then."
+    heading = HEADINGS.get(status, "Something went wrong")
+    return page(
+        request, "error.html", ErrorContext(title=heading, status=status, heading=heading, detail=detail), status
+    )
+
+
+def _sign_in(request: Request) -> Response:
+    if request.headers.get("sec-fetch-dest") == "empty":  # the page's own script: it goes to sign in itself
+        return PlainTextResponse("sign in", 401)
+    back = request.url.path if request.method == "GET" else "/"
+    query = f"?{request.url.query}" if request.method == "GET" and request.url.query else ""
+    return RedirectResponse(f"/sign-in?next={quote(back + query, safe='')}", 303, headers={"Cache-Control": "no-store"})
+
+
+Handler = Callable[[Request, Exception], Awaitable[Response] | Response]
+
+
+def for_browsers(otherwise: Handler) -> Handler:
+    """A handler that answers browsers with a page, and everybody else as before."""
+
+    async def handle(request: Request, error: Exception) -> Response:
+        wants_page = "text/html" in request.headers.get("accept", "")
+        if isinstance(error, HTTPException) and wants_page and not request.url.path.startswith("/api"):
+            return explain(request, error.status_code, "This address does not take that.")
+        answer = otherwise(request, error)
+        return answer if isinstance(answer, Response) else await answer
+
+    return handle

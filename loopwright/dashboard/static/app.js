@@ -1,0 +1,78 @@
+// Small things that every page works without: times in the viewer's zone, keys, copying, a form that checks itself.
+(() => {
+  const zone = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "short" });
+  const exact = new Intl.DateTimeFormat(undefined, { dateStyle: "full", timeStyle: "long" });
+  window.loopwright = {
+    localize(root) {
+      for (const time of root.querySelectorAll("time[datetime]:not([data-local])")) {
+        const moment = new Date(time.dateTime);
+        time.textContent = zone.format(moment);
+        time.title = exact.format(moment);
+        time.dataset.local = "";
+      }
+      for (const button of root.querySelectorAll("[data-copy][hidden]")) button.hidden = false;
+    },
+  };
+  window.loopwright.localize(document);
+
+  const typing = (node) => node.matches("input:not([type=checkbox]), select, textarea, [contenteditable]");
+  document.addEventListener("keydown", (event) => {
+    if (event.ctrlKey || event.metaKey || event.altKey || typing(event.target)) return;
+    if (document.querySelector("dialog[open]")) return;
+    if (event.key === "?") {
+      event.preventDefault();
+      document.getElementById("help").showModal();
+      return;
+    }
+    const target = /^[/rsp]$/.test(event.key) && document.querySelector(`[data-key="${event.key}"]:not([disabled], [hidden])`);
+    if (!target) return;
+    event.preventDefault();
+    if (target.tagName === "BUTTON") target.click();
+    else target.focus();
+  });
+
+  document.addEventListener("click", async (event) => {
+    const button = event.target.closest("[data-copy]");
+    if (!button) return;
+    await navigator.clipboard.writeText(document.getElementById(button.dataset.copy).textContent);
+    const words = button.lastChild;
+    const before = words.textContent;
+    words.textContent = " Copied";
+    setTimeout(() => { words.textContent = before; }, 1500);
+  });
+
+  // A form sent twice by a double click does its work once anyway; this only spares the second page.
+  document.addEventListener("submit", (event) => {
+    if (event.target.method !== "post") return;
+    if (event.target.dataset.sent) event.preventDefault();
+    event.target.dataset.sent = "yes";
+    setTimeout(() => { delete event.target.dataset.sent; }, 3000);
+  });
+
+  const form = document.querySelector("form[data-check]");
+  if (form) {
+    const touched = new Set();
+    let asked = 0, timer;
+    const check = async () => {
+      const mine = ++asked;
+      const answer = await fetch(form.dataset.check, { method: "POST", body: new URLSearchParams(new FormData(form)) });
+      if (!answer.ok || mine !== asked) return;
+      const { wrong, worst } = await answer.json();
+      for (const place of form.querySelectorAll("[data-wrong]")) {
+        const name = place.dataset.wrong, message = wrong[name] ?? "";
+        const control = form.elements.namedItem(name);
+        const shown = message && (name === "" ? touched.size > 2 : touched.has(name));
+        place.textContent = shown ? message : "";
+        place.hidden = !shown;
+        if (control && control.setAttribute) control.setAttribute("aria-invalid", shown ? "true" : "false");
+      }
+      const cost = form.querySelector("[data-worst]");
+      cost.textContent = worst ? `One iteration costs at most ${worst}.` : "";
+    };
+    const soon = () => { clearTimeout(timer); timer = setTimeout(check, 400); };
+    form.addEventListener("focusout", (event) => { if (event.target.name && event.target.value) { touched.add(event.target.name); soon(); } });
+    form.addEventListener("input", (event) => { if (touched.has(event.target.name)) soon(); });
+    form.addEventListener("change", (event) => { touched.add(event.target.name); soon(); });
+    soon();
+  }
+})();
