@@ -427,6 +427,7 @@ class WalletModel(WrapperModel):
         return BudgetExceeded(
             needed=rate.worst_case(tokens, output) * self._allowance(rate),
             available=available,
+            keep=self.meter.keep,
             what=f"one request to {rate.name} (up to {tokens} tokens in and {output} out)",
         )
 

@@ -78,11 +78,18 @@ class UnknownPrice(LoopwrightError):
 class BudgetExceeded(LoopwrightError):
     """The request does not fit into what is left of the budget; it was not sent."""
 
-    def __init__(self, *, needed: Decimal, available: Decimal, what: str = "one request") -> None:
+    def __init__(
+        self, *, needed: Decimal, available: Decimal, keep: Decimal = Decimal(0), what: str = "one request"
+    ) -> None:
         self.needed = needed
+        """What it may cost, in USD."""
         self.available = available
-        free = max(available, Decimal(0))
-        super().__init__(f"{what} may cost up to ${needed:f} and ${free:f} of the budget is free; it was not sent")
+        """What it may take, in USD: what is free but for what is kept."""
+        free = max(available + keep, Decimal(0))
+        scoring = f", ${keep:f} more is kept to score what comes of it," if keep else ""
+        super().__init__(
+            f"{what} may cost up to ${needed:f}{scoring} and ${free:f} of the budget is free; it was not sent"
+        )
 
 
 class AgentFailed(LoopwrightError):

@@ -254,10 +254,21 @@ def budget_of(stop: Stop) -> Decimal | None:
 
 
 def seconds_of(stop: Stop) -> float | None:
-    """When work in flight is to be cancelled, in seconds after the start: the smallest time limit that stops the run
-    by itself, or `None`."""
-    alone = stop.conditions if isinstance(stop, AnyOf) else (stop,)
-    return min((c.seconds for c in alone if isinstance(c, MaxSeconds)), default=None)
+    """When work in flight is to be cancelled, in seconds after the start, or `None` where time alone ends nothing.
+
+    It is the first moment at which the condition holds by the passing of time alone.
+    """
+    match stop:
+        case MaxSeconds():
+            return stop.seconds
+        case AnyOf():
+            return min((s for c in stop.conditions if (s := seconds_of(c)) is not None), default=None)
+        case AllOf():
+            bounds = [seconds_of(c) for c in stop.conditions]
+            known = [s for s in bounds if s is not None]
+            return max(known, default=None) if len(known) == len(bounds) else None
+        case _:
+            return None
 
 
 def check_stop(stop: Stop, *, has_evaluator: bool, free_of_charge: bool = False) -> list[Problem]:
@@ -269,6 +280,8 @@ def check_stop(stop: Stop, *, has_evaluator: bool, free_of_charge: bool = False)
         free_of_charge: whether every model of the loop costs nothing, so that a budget never fires.
     """
     problems: list[Problem] = []
+    if not isinstance(stop, Stop):  # pyright: ignore[reportUnnecessaryIsInstance] - a library user may pass anything
+        return [Problem(field="stop", message=NEEDS_A_SURE_STOP)]
     if not stop.surely_fires:
         problems.append(Problem(field="stop", message=NEEDS_A_SURE_STOP))
     elif free_of_charge and not _without_budgets(stop):

@@ -110,7 +110,7 @@ class Wallet:
         if not amount.is_finite() or amount < 0:
             raise ValueError(f"can't reserve {amount}")
         if not self.fits(amount, keep=keep):
-            raise BudgetExceeded(needed=amount, available=(self.free or ZERO) - keep)
+            raise BudgetExceeded(needed=amount, available=(self.free or ZERO) - keep, keep=keep)
         return replace(self, reserved=self.reserved + amount)
 
     def settle(self, reserved: Decimal, actual: Decimal) -> Wallet:

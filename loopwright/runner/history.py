@@ -84,7 +84,8 @@ def _full(plan: Plan, state: RunState) -> Prompt:
     messages = [Message(role="user", text="\n\n".join(opening))]
     for iteration in state.recent:
         if iteration.candidate:
-            messages.append(Message(role="assistant", text=iteration.candidate.text or "(nothing)"))
+            text = shorten(iteration.candidate.text, plan.history.max_tokens * BYTES_A_TOKEN)
+            messages.append(Message(role="assistant", text=text or "(nothing)"))
         lines = [f"Iteration {iteration.number}{_score(iteration)}.", *_feedback(iteration, room.best_detail)]
         messages.append(Message(role="user", text="\n\n".join([*lines, _number(plan, iteration.number + 1)])))
     last = messages.pop()

@@ -107,6 +107,9 @@ def _outcome(attempts: list[Attempt], plan: Plan, now: datetime) -> Outcome:
     reasons: dict[StopReason, Attempt] = {a.state.stop_reason(plan.stop, now) or "error": a for a in attempts}
     # One attempt that fails is no failure of a run whose other attempts went well.
     reason = first_reason(r for r in reasons if r != "error") or "error"
+    finished = attempts[0].finished
+    if reason in ("max_iterations", "no_improvement") and finished and all(each.failure for each in finished):
+        return Outcome("error", _best_state(attempts).best, f"every iteration failed; the last: {finished[-1].failure}")
     best = _best_state(attempts).best
     detail = best.done_reason if reason == "converged" and best else reasons[reason].error
     return Outcome(reason, best, detail if reason in ("error", "budget", "converged") else None)

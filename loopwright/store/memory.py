@@ -56,7 +56,7 @@ class MemoryRunStore:
         while not self._wallet.fits(amount, keep=keep):
             free = self._wallet.free or ZERO
             if self._in_flight == 0 or amount + keep > free + self._in_flight:
-                raise BudgetExceeded(needed=amount, available=free - keep)
+                raise BudgetExceeded(needed=amount, available=free - keep, keep=keep)
             # It would fit if what is in flight came to nothing: its real cost is known once it settles.
             self._settled.clear()
             await self._settled.wait()

@@ -136,7 +136,7 @@ class PgRunStore:
             if outcome == "ok":
                 return reservation
             if outcome == "refused":
-                raise BudgetExceeded(needed=amount, available=(free or ZERO) - keep)
+                raise BudgetExceeded(needed=amount, available=(free or ZERO) - keep, keep=keep)
             await self._sleep(WAIT_SECONDS)
 
     async def _try_to_reserve(self, reservation: Reservation, keep: Decimal) -> tuple[str, Decimal | None]:

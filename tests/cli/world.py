@@ -17,7 +17,7 @@ from typing import Any
 import yaml
 
 PROGRAM = (sys.executable, "-m", "loopwright")
-LIMIT_SECONDS = 60
+LIMIT_SECONDS = 180
 """A test that waits longer for a process has failed."""
 
 EVALUATOR = """\

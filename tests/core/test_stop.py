@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
@@ -97,6 +98,15 @@ def test_the_reason_is_the_first_in_precedence() -> None:
     stop = NoImprovement(1) | MaxSeconds(1) | MaxIterations(3) | Target(0.9)
     assert stop(state, START + timedelta(seconds=9)) == "target_reached"
     assert first_reason(reversed(PRECEDENCE)) == "cancelled"
+
+
+def test_the_precedence_is_the_documented_one() -> None:
+    documented = (
+        "cancelled", "error", "target_reached", "converged", "budget", "max_iterations", "time", "no_improvement",
+    )  # fmt: skip
+    assert documented == PRECEDENCE
+    for before, after in itertools.pairwise(documented):
+        assert first_reason((after, before)) == before
 
 
 @pytest.mark.parametrize(
@@ -204,6 +214,14 @@ def test_the_cap_and_the_deadline_are_the_smallest() -> None:
     assert budget_of(stop) == Decimal("0.50")
     assert seconds_of(stop) == 30
     assert seconds_of(MaxSeconds(5) & MaxIterations(3)) is None
+    assert seconds_of(parse_stop({"any": [{"target_score": 2, "max_seconds": 5}]})) == 5
+    assert seconds_of(parse_stop({"all": [{"max_seconds": 5}, {"max_seconds": 7}]})) == 7
+    assert (
+        seconds_of(
+            parse_stop({"any": [{"all": [{"max_seconds": 9}]}, {"all": [{"max_seconds": 3}, {"max_iterations": 1}]}]})
+        )
+        == 9
+    )
     assert budget_of(Target(1) | MaxIterations(1)) is None
 
 

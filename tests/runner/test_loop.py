@@ -25,7 +25,7 @@ from loopwright.core.events import (
 )
 from loopwright.core.models import Feedback
 from loopwright.core.result import RunResult
-from loopwright.core.stop import Budget, MaxIterations, MaxSeconds, NoImprovement, Target
+from loopwright.core.stop import Budget, MaxIterations, MaxSeconds, NoImprovement, Target, parse_stop
 from loopwright.runner.library import Loop, Wiring
 from loopwright.store.jsonl import read_journal
 
@@ -143,14 +143,43 @@ async def test_three_failed_iterations_in_a_row_are_an_error_with_the_best_kept(
     assert result.error == "score must be a number"
 
 
-async def test_all_iterations_failing_is_an_error_never_a_success() -> None:
-    result = await loop_of(
-        ScriptedAgent([AgentFailed("no")]), ScriptedEvaluator(), stop=MaxIterations(2) | Target(0)
-    ).run("g")
-    assert (result.stop_reason, result.best) == ("max_iterations", None) or result.stop_reason == "error"
-    result = await loop_of(ScriptedAgent([AgentFailed("no")]), ScriptedEvaluator(), stop=MaxIterations(9)).run("g")
-    assert (result.stop_reason, result.best, result.error) == ("error", None, "no")
-    assert result.cost.total == Decimal("0.03")
+@pytest.mark.parametrize("limit", [1, 2, 3, 9])
+async def test_all_iterations_failing_is_an_error_never_a_success(limit: int) -> None:
+    stop = MaxIterations(limit) | Target(0)
+    result = await loop_of(ScriptedAgent([AgentFailed("no")]), ScriptedEvaluator(), stop=stop).run("g")
+    assert (result.stop_reason, result.best, len(result.iterations)) == ("error", None, min(limit, 3))
+    assert "no" in (result.error or "")
+    assert result.cost.total == Decimal("0.01") * min(limit, 3)
+    result = await loop_of(ScriptedAgent(["seed"]), ScriptedEvaluator([BAD]), stop=stop).run("g")
+    assert result.stop_reason == "error"
+    assert result.best
+    assert result.best.score is None
+
+
+@pytest.mark.parametrize("error", [RuntimeError("bug"), KeyError("x"), ExceptionGroup("g", [ValueError("y")])])
+@pytest.mark.parametrize("whose", ["agent", "evaluator"])
+async def test_the_best_survives_any_error_in_the_last_iteration(error: Exception, whose: str) -> None:
+    agent = ScriptedAgent(["a", error if whose == "agent" else "b"])
+    evaluator: Any = ScriptedEvaluator([0.4, error if whose == "evaluator" else 0.1])  # type: ignore[list-item]
+    result = await loop_of(agent, evaluator, stop=MaxIterations(9)).run("g")
+    assert (result.stop_reason, len(result.iterations)) == ("error", 2)
+    assert result.best
+    assert (result.best.text, result.best.score) == ("a", 0.4)
+    assert type(error).__name__ in (result.error or "")
+    assert result.cost.total == Decimal("0.02")
+
+
+async def test_of_equal_attempts_the_first_is_the_best() -> None:
+    result = await loop_of(ScriptedAgent(["a"]), ScriptedEvaluator([0.4]), stop=MaxIterations(1), attempts=3).run("g")
+    assert result.best
+    assert result.best.attempt == 1
+
+
+async def test_a_deadline_inside_another_condition_cancels_what_is_in_flight() -> None:
+    agent = ScriptedAgent(["a"], hang_at=1)
+    stop = parse_stop({"any": [{"target_score": 2, "max_seconds": 0.2}]})
+    result = await loop_of(agent, ScriptedEvaluator([0.6]), stop=stop).run("g")
+    assert result.stop_reason == "time"
 
 
 async def test_an_error_that_would_come_again_stops_at_once() -> None:
@@ -203,15 +232,19 @@ async def test_cancel_keeps_the_best_and_what_is_paid_for() -> None:
 
 
 async def test_a_candidate_that_was_paid_for_survives_a_cancelled_evaluation() -> None:
-    halted: list[Any] = []
-    evaluator = ScriptedEvaluator([0.2, 0.9], on_call=lambda n: halted[0].cancel() if n == 2 else None)
-    loop = loop_of(ScriptedAgent(["a", "b"]), evaluator)
-    run = loop.start("g")
-    halted.append(run)
+    class Hangs(ScriptedEvaluator):
+        async def evaluate(self, request: Any, context: Any) -> Feedback:
+            if request.iteration == 2:
+                run.cancel()
+                await asyncio.Event().wait()
+            return await super().evaluate(request, context)
+
+    run = loop_of(ScriptedAgent(["a", "b"]), Hangs([0.2])).start("g")
     result = await run
     assert result.stop_reason == "cancelled"
     assert result.best
-    assert result.best.text == "b" or (result.best.text == "a" and result.iterations[-1].text == "b")
+    assert (result.best.text, result.best.score) == ("a", 0.2)
+    assert (result.iterations[-1].text, result.iterations[-1].score) == ("b", None)
 
 
 async def test_cancelling_the_task_finishes_the_record_first(tmp_path: Path) -> None:
