@@ -200,6 +200,16 @@ async def test_loop_done_is_seen_with_its_reason_before_the_final_candidate(worl
     assert turn.tool_calls[0].name == "loop_done"
 
 
+async def test_loop_done_is_offered_once_a_turn(world: World) -> None:
+    turn = await world.take(world.agent(), call("loop_done", reason="perfect"), Reply(text="final"))
+    assert [sorted(world.offered(request)) for request in (0, 1)] == [["loop_done"], []]
+    again = await world.take(
+        world.agent(), call("loop_done", reason="first"), call("loop_done", reason="second"), Reply(text="final")
+    )
+    assert (turn.done_reason, again.done_reason, again.candidate.text) == ("perfect", "first", "final")
+    assert world.provider.seen == 5
+
+
 @pytest.mark.parametrize("arguments", ["{}", '{"reason": 3}', "not json"])
 async def test_loop_done_with_wrong_arguments_is_still_done(world: World, arguments: str) -> None:
     asked = {"id": "c", "type": "function", "function": {"name": "loop_done", "arguments": arguments}}
@@ -330,8 +340,11 @@ async def test_a_tool_of_the_library_that_raises_fails_the_turn_which_is_paid(wo
 
 
 async def test_a_turn_has_only_so_many_requests(world: World) -> None:
+    def again() -> str:
+        return "and again"
+
     with pytest.raises(AgentFailed, match="request_limit of 3"):
-        await world.take(world.agent(), *[call("loop_done", reason="again")] * 9, max_requests=3)
+        await world.take(Agent(world.provider.openai(), tools=[again]), *[call("again")] * 9, max_requests=3)
     assert world.provider.seen == 3
 
 
