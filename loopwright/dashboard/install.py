@@ -12,13 +12,27 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
 
 from ..settings import Settings
-from . import compare, examples, loop_form, loops, run, runs, session
+from . import (
+    activity,
+    agents,
+    compare,
+    evaluators,
+    examples,
+    loop_form,
+    loops,
+    run,
+    runs,
+    session,
+    tools,
+    usage,
+    workspace,
+)
 from .deps import Wiring
 from .errors import Handler, PageRoute, for_browsers
 from .forms import FormsAsJson
 from .render import STATIC
 
-PARTS = (loop_form, loops, compare, run, runs, session)
+PARTS = (loop_form, loops, compare, run, runs, agents, tools, evaluators, usage, activity, workspace, session)
 
 YEAR_SECONDS = 31_536_000
 
