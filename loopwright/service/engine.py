@@ -11,6 +11,7 @@ import socket
 import time
 import uuid
 from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -141,6 +142,8 @@ class Engine:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
             await asyncio.to_thread(DBOS.destroy, workflow_completion_timeout_sec=0)
+            # DBOS made its threads those of the event loop, and took them along.
+            asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor())
             with suppress(DatabaseAway):  # then others notice by our silence
                 async with self.database.service_session() as connection:
                     await workers.leave(connection, self.executor)
@@ -332,7 +335,7 @@ class Engine:
     async def _look(self) -> None:
         async with self.database.service_session() as connection:
             if self._knows_who_is_silent():
-                await workers.bury(connection, self.dead_after_seconds)
+                await workers.bury(connection, self.executor, self.dead_after_seconds)
             await workers.bury_neighbours(connection)
             lost = await runs.requeue_orphans(connection, int(FORMAT))
             late = await runs.waiting(connection, 2 * self.dead_after_seconds, int(FORMAT))

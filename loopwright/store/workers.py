@@ -36,10 +36,11 @@ async def leave(connection: Connection, executor: str) -> None:
     await connection.execute("delete from public.workers where executor = %s", (executor,))
 
 
-async def bury(connection: Connection, silent_for: float) -> None:
-    """Strike off the workers that were silent for so many seconds."""
+async def bury(connection: Connection, by: str, silent_for: float) -> None:
+    """Strike off the workers that were silent for so many seconds; never the one who asks, who lives."""
     await connection.execute(
-        "delete from public.workers where beat_at < now() - make_interval(secs => %s)", (silent_for,)
+        "delete from public.workers where executor <> %s and beat_at < now() - make_interval(secs => %s)",
+        (by, silent_for),
     )
 
 

@@ -30,7 +30,6 @@ from .stage import (
     Workers,
     Zygote,
     all_rows,
-    finished,
     insert_run,
     money_of,
     new_tag,
@@ -137,12 +136,12 @@ class Harness:
             if not struck.is_set():
                 count, last = count + 1, name
                 if count == kill.at_moment and kill.after:
-                    asyncio.get_running_loop().call_later(kill.after, strike)
+                    timers.append(asyncio.get_running_loop().call_later(kill.after, strike))
                 elif count == kill.at_moment:
                     strike()  # at this very moment: nothing that comes after it happens first
 
         self.world.on_moment = on_moment
-        timer = asyncio.get_running_loop().call_later(kill.after, strike) if kill.at_moment is None else None
+        timers = [asyncio.get_running_loop().call_later(kill.after, strike)] if kill.at_moment is None else []
         over = asyncio.ensure_future(until_finished(self.database, runs))
         waiting = asyncio.ensure_future(struck.wait())
         try:
@@ -151,7 +150,7 @@ class Harness:
             self.world.on_moment = lambda _: None
             waiting.cancel()
             over.cancel()
-            if timer:
+            for timer in timers:
                 timer.cancel()
         return struck.is_set()
 
