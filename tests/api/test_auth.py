@@ -12,6 +12,7 @@ import jwt
 import pytest
 import uvicorn
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from jwt.algorithms import ECAlgorithm, RSAAlgorithm
 
 from loopwright.api.tokens import Tokens
 from loopwright.core.errors import InvalidInput, NotSignedIn
@@ -44,12 +45,10 @@ class Keys:
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         self.asked += 1
-        keys = []
-        for kid, algorithm, key in (
-            ("k1", jwt.algorithms.ECAlgorithm, KEY),
-            ("k2", jwt.algorithms.RSAAlgorithm, RSA_KEY),
-        ):
-            keys.append({**json.loads(algorithm.to_jwk(key.public_key())), "kid": kid})
+        keys: list[dict[str, Any]] = [
+            {**json.loads(ECAlgorithm.to_jwk(KEY.public_key())), "kid": "k1"},
+            {**json.loads(RSAAlgorithm.to_jwk(RSA_KEY.public_key())), "kid": "k2"},
+        ]
         body = json.dumps({"keys": keys}).encode()
         await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"application/json")]})
         await send({"type": "http.response.body", "body": body})
