@@ -42,7 +42,7 @@ _METADATA = frozenset(
     for text in ("169.254.169.254", "169.254.170.2", "100.100.100.200", "168.63.129.16", "fd00:ec2::254")
 )
 _SHARED = ip_network("100.64.0.0/10")
-_SPECIAL = (ip_network("192.0.0.0/24"), ip_network("192.88.99.0/24"))
+_SPECIAL = (ip_network("192.0.0.0/24"), ip_network("192.88.99.0/24"), ip_network("3fff::/20"))
 """Set apart by IANA though `ipaddress` calls (parts of) them global, depending on the Python version."""
 _NAT64 = (IPv6Network("64:ff9b::/96"), IPv6Network("64:ff9b:1::/48"))
 _GLOBAL_UNICAST = IPv6Network("2000::/3")

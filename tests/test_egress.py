@@ -134,6 +134,8 @@ def unplugged(names: Names, *allow: str) -> tuple[EgressClient, Network]:
         "[fec0::1]",
         "[ff02::1]",
         "[2001:db8::1]",
+        "[3fff::1]",
+        "[3fff:fff:ffff::1]",
         "[4000::1]",
     ],
 )
@@ -143,7 +145,7 @@ async def test_only_public_addresses_are_reached(host: str):
             await client.request("GET", f"http://{host}/")
 
 
-@pytest.mark.parametrize("address", ["93.184.216.34", "8.8.8.8", "2606:4700::1111"])
+@pytest.mark.parametrize("address", ["93.184.216.34", "8.8.8.8", "2606:4700::1111", "3ffe::1"])
 async def test_public_addresses_are_reached(address: str):
     client, network = unplugged(Names([address]))
     with pytest.raises(EgressFailed, match="can't connect") as failed:

@@ -8,7 +8,9 @@ from typing import Annotated
 from pydantic import BeforeValidator, PlainSerializer
 
 LARGEST, SMALLEST = 12, -18
-"""Powers of ten that an amount's first digit may have, in USD."""
+"""Powers of ten that an amount's first digit may have, in USD: `1e999999999` is one digit that takes a gigabyte to
+write out."""
+ZERO_USD = Decimal(0)
 
 
 def usd(value: object) -> Decimal:
@@ -17,7 +19,7 @@ def usd(value: object) -> Decimal:
     A float is read by its shortest decimal form, so `0.1` is ten cents and not 0.1000000000000000055.
 
     Raises:
-        ValueError: not a finite, non-negative amount.
+        ValueError: not a finite, non-negative amount, or one too large or too small to be money.
     """
     if isinstance(value, bool) or not isinstance(value, Decimal | int | float | str):
         raise ValueError("must be an amount of US dollars such as 0.50")
@@ -27,7 +29,10 @@ def usd(value: object) -> Decimal:
         raise ValueError(f"{value!r} is not an amount of US dollars; write it like 0.50") from None
     if not amount.is_finite() or amount < 0:
         raise ValueError("must be a finite amount of US dollars, zero or more")
-    return abs(amount)
+    if amount and not SMALLEST <= amount.adjusted() <= LARGEST:
+        size = "large" if amount > 1 else "small"
+        raise ValueError(f"is too {size} to be an amount of US dollars; it must be from 1e{SMALLEST} to 9.99e{LARGEST}")
+    return abs(amount) if amount else ZERO_USD
 
 
 def show_usd(amount: Decimal) -> str:

@@ -25,6 +25,8 @@ CANDIDATE_FILE = "LOOPWRIGHT_CANDIDATE_FILE"
 """The environment variable that names the file with the candidate."""
 GRACE_SECONDS = 0.5
 """Between SIGTERM and SIGKILL for a process group that must end."""
+REAP_SECONDS = 10.0
+"""How long a process that was sent SIGKILL may take to be gone, however busy the machine is."""
 DRAIN_SECONDS = 1.0
 """How long output may still come after the command and its group have ended."""
 TAIL_CHARACTERS = 20_000
@@ -104,11 +106,13 @@ class ProcessEvaluator:
                 await _surely(_end_group(process))
         finally:
             await output.close()
-        ended = output.ended(-signal.SIGKILL if process.returncode is None else process.returncode)
+        gone = process.returncode is not None
+        ended = output.ended(process.returncode if process.returncode is not None else -signal.SIGKILL)
+        fate = "was ended" if gone else "could not be ended"
         if too_long:
-            raise self._failure(f"took longer than {self.timeout_seconds:g} s and was ended", ended)
+            raise self._failure(f"took longer than {self.timeout_seconds:g} s and {fate}", ended, transient=gone)
         if output.overflow.is_set():
-            raise self._failure(f"wrote more than {self.max_output_bytes:,} bytes and was ended", ended)
+            raise self._failure(f"wrote more than {self.max_output_bytes:,} bytes and {fate}", ended, transient=gone)
         return ended
 
     async def _start(self, path: Path, output: _Output) -> asyncio.subprocess.Process:
@@ -242,10 +246,14 @@ class _Pipe(asyncio.Protocol):
 @contextlib.contextmanager
 def _candidate_file(candidate: Candidate) -> Generator[Path]:
     suffix = ".txt" if candidate.data is None else ".json"
-    with tempfile.NamedTemporaryFile("wb", prefix="loopwright-", suffix=suffix) as file:
-        file.write(candidate.text.encode("utf-8", "replace"))
-        file.flush()
-        yield Path(file.name)
+    descriptor, name = tempfile.mkstemp(prefix="loopwright-", suffix=suffix)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(candidate.text.encode("utf-8", "replace"))
+        yield Path(name)
+    finally:
+        with contextlib.suppress(OSError):  # the command may have moved it, or put something else in its place
+            Path(name).unlink()
 
 
 async def _first(*waits: Coroutine[Any, Any, object]) -> None:
@@ -260,14 +268,21 @@ async def _first(*waits: Coroutine[Any, Any, object]) -> None:
 
 
 async def _end_group(process: asyncio.subprocess.Process) -> None:
-    """End a command and all of its group: SIGTERM, a moment to tidy up, then SIGKILL to whoever is left."""
+    """End a command and all of its group: SIGTERM, a moment to tidy up, then SIGKILL to whoever is left.
+
+    A command that became another user's may not be signalled: it is left to itself, without a `returncode`.
+    """
     if process.returncode is None:
         _signal_group(process.pid, signal.SIGTERM)
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(GRACE_SECONDS):
-                await process.wait()
-    _signal_group(process.pid, signal.SIGKILL)
-    await process.wait()
+        await _wait(process, GRACE_SECONDS)
+    if _signal_group(process.pid, signal.SIGKILL):
+        await _wait(process, REAP_SECONDS)
+
+
+async def _wait(process: asyncio.subprocess.Process, seconds: float) -> None:
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await process.wait()
 
 
 async def _end_started(starting: asyncio.Future[asyncio.subprocess.Process]) -> None:
@@ -296,6 +311,12 @@ def _signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def _signal_group(group: int, number: signal.Signals) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):
+def _signal_group(group: int, number: signal.Signals) -> bool:
+    """Send a signal; `False` where that is not allowed."""
+    try:
         os.killpg(group, number)
+    except ProcessLookupError:
+        return True
+    except PermissionError:
+        return False
+    return True

@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import signal
 import sys
 import time
 import tracemalloc
@@ -198,6 +199,27 @@ async def test_the_candidate_on_stdin_and_in_a_file(
     assert not os.path.exists(name)  # noqa: ASYNC240, PTH110
 
 
+@pytest.mark.parametrize(
+    "script",
+    [
+        'mv "$LOOPWRIGHT_CANDIDATE_FILE" moved',
+        'rm "$LOOPWRIGHT_CANDIDATE_FILE"',
+        'rm "$LOOPWRIGHT_CANDIDATE_FILE"; mkdir "$LOOPWRIGHT_CANDIDATE_FILE"; rmdir "$LOOPWRIGHT_CANDIDATE_FILE"',
+    ],
+)
+async def test_the_command_may_move_or_delete_the_candidate_file(
+    sh: Sh, request_: EvaluationRequest, context: EvaluatorContext, script: str
+):
+    assert (await sh(f"{script}; echo 0.5").evaluate(request_, context)).score == 0.5
+
+
+async def test_the_candidate_file_is_gone_afterwards(
+    sh: Sh, request_: EvaluationRequest, context: EvaluatorContext, tmp_path: Path
+):
+    await sh('echo "$LOOPWRIGHT_CANDIDATE_FILE" > name; echo 1').evaluate(request_, context)
+    assert not os.path.lexists((tmp_path / "name").read_text().strip())
+
+
 async def test_a_structured_candidate_is_a_json_file(sh: Sh, context: EvaluatorContext, tmp_path: Path):
     candidate = Candidate(text='{"a": 1}', data={"a": 1})
     await sh('echo "$LOOPWRIGHT_CANDIDATE_FILE" > name; cat > stdin; echo 1').evaluate(request_for(candidate), context)
@@ -247,6 +269,26 @@ async def test_a_timeout_ends_the_whole_family(
     assert failed.transient
     assert "took longer than 1 s and was ended: half done" in str(failed)
     assert await gone(await pids_in(tmp_path / "pids", 3))
+
+
+async def test_a_process_that_can_not_be_signalled_is_not_waited_for(
+    sh: Sh, request_: EvaluationRequest, context: EvaluatorContext, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    def not_permitted(group: int, number: int) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    started = time.monotonic()
+    with monkeypatch.context() as patched:
+        patched.setattr(command.os, "killpg", not_permitted)
+        failed = await failure(sh("echo $$ > pids; exec sleep 30", timeout_seconds=0.5), request_, context)
+    assert time.monotonic() - started < 10
+    assert "took longer than 0.5 s and could not be ended" in str(failed)
+    assert not failed.transient
+    (pid,) = listed(tmp_path / "pids")
+    assert is_running(pid)
+    os.kill(pid, signal.SIGKILL)
+    await until(lambda: not Path(f"/proc/{pid}").exists())
+    await asyncio.sleep(0.2)  # for the event loop to hear of it
 
 
 async def test_cancelling_ends_the_whole_family(
