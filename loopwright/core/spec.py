@@ -113,6 +113,9 @@ class AgentSpec(ModelChoice):
     """JSON schema (an object) that the candidate must follow; without it the candidate is text."""
     max_requests: Annotated[int, Field(ge=1, le=1000)] = 20
     """Most model requests in one turn, so that a tool loop ends."""
+    loop_done: bool = True
+    """Whether the agent may end the run by calling the builtin `loop_done`. Small models tend to call it at once: say
+    `false` for them."""
 
 
 class HttpEvaluator(Spec):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from ..core.errors import InvalidInput, Problem, UnknownPrice
 from ..core.events import RunEvent, RunFinished
-from ..core.models import Candidate, Direction, Feedback
+from ..core.models import Direction, Feedback
 from ..core.ports import AgentPort, AskModel, Clock, Evaluator, EvaluatorContext, RunStore
 from ..core.result import RunResult
 from ..core.spec import HistorySpec, Price
@@ -31,8 +31,9 @@ if TYPE_CHECKING:
     from ..agents.prices import PriceBook
 
 Scored: TypeAlias = "float | int | tuple[float, str] | Mapping[str, object] | Feedback"
-Evaluate: TypeAlias = "Callable[[str], Scored | Awaitable[Scored]] | Callable[[Candidate], Scored | Awaitable[Scored]]"
-"""What a library user may pass as an evaluator: it gets the candidate's text and returns a number, a
+Evaluate: TypeAlias = "Callable[[Any], Scored | Awaitable[Scored]]"
+"""What a library user may pass as an evaluator: it gets the candidate's text (its JSON where the agent has another
+output than text, the whole `Candidate` where its parameter is annotated so) and returns a number, a
 `(number, detail)` pair, a mapping `{score, detail, cost_usd}` or a `Feedback`."""
 
 
@@ -53,6 +54,8 @@ class Loop:
         history: what the agent is shown of earlier iterations.
         prices: USD per million tokens by model string, before the built-in list.
         deps: what the tools and instructions of a pydantic-ai agent find as `ctx.deps`.
+        loop_done: whether a pydantic-ai agent may end the run by the builtin of this name; small models tend to call
+            it at once.
         name: what people call the loop.
 
     Raises:
@@ -71,6 +74,7 @@ class Loop:
         history: HistorySpec | None = None,
         prices: Mapping[str, Price] | None = None,
         deps: object = None,
+        loop_done: bool = True,
         name: str = "loop",
     ) -> None:
         if attempts < 1:
@@ -80,7 +84,7 @@ class Loop:
         self.direction: Direction = direction
         self.attempts = attempts
         self.history = history or HistorySpec()
-        self.wiring = Wiring.of(agent, prices or {}, deps)
+        self.wiring = Wiring.of(agent, prices or {}, deps, loop_done=loop_done)
         self._evaluator = _evaluator(evaluate)
         self._holdout = _evaluator(holdout)
         problems = check_stop(stop, has_evaluator=evaluate is not None, free_of_charge=self.wiring.free_of_charge)
@@ -145,6 +149,7 @@ class Loop:
             attempts=self.attempts,
             history=self.history,
             has_schema=self.wiring.has_schema,
+            may_end=self.wiring.may_end,
             model=self.wiring.model,
         )
 
@@ -158,6 +163,7 @@ class Wiring:
         *,
         model: str = "",
         has_schema: bool = False,
+        may_end: bool = True,
         free_of_charge: bool = False,
         ask: Callable[[RunStore], AskModel] | None = None,
         last_lap_usd: Decimal = Decimal(0),
@@ -167,6 +173,7 @@ class Wiring:
         self.agent = agent
         self.model = model
         self.has_schema = has_schema
+        self.may_end = may_end
         self.free_of_charge = free_of_charge
         self.ask = ask
         self.last_lap_usd = last_lap_usd
@@ -176,7 +183,12 @@ class Wiring:
 
     @classmethod
     def of(
-        cls, agent: AbstractAgent[Any, Any] | AgentPort | Wiring | str, prices: Mapping[str, Price], deps: object = None
+        cls,
+        agent: AbstractAgent[Any, Any] | AgentPort | Wiring | str,
+        prices: Mapping[str, Price],
+        deps: object = None,
+        *,
+        loop_done: bool = True,
     ) -> Wiring:
         """Wire an agent given in any of the library's ways."""
         if isinstance(agent, Wiring):
@@ -192,7 +204,8 @@ class Wiring:
 
         book, judges = PriceBook(prices), JudgeAgents()
         real = _agent_of(agent) if isinstance(agent, str) else cast("AbstractAgent[Any, Any]", agent)
-        runner = AgentRunner(real, prices=book, toolsets=[loop_done_toolset()], deps=deps)
+        builtins = [loop_done_toolset()] if loop_done else []
+        runner = AgentRunner(real, prices=book, toolsets=builtins, deps=deps)
         model = real.model
         free = isinstance(model, Model) and _is_free(book, model)
         name = model.model_id if isinstance(model, Model) else str(model or "")
@@ -206,6 +219,7 @@ class Wiring:
             runner,
             model=name,
             has_schema=real.output_type is not str,
+            may_end=loop_done,
             free_of_charge=free,
             ask=lambda store: Asker(store, book, judges),
             lifespan=lifespan,

@@ -28,6 +28,8 @@ class Plan:
     history: HistorySpec = field(default_factory=HistorySpec)
     has_schema: bool = False
     """Whether candidates are JSON."""
+    may_end: bool = True
+    """Whether the agent can end the run by `loop_done`."""
     model: str = ""
     """The agent's model, for people."""
     watch_text: bool = False

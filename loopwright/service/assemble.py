@@ -191,13 +191,14 @@ def _wire(
         prices=prices,
         max_output_tokens=spec.agent.max_output_tokens,
         max_requests=spec.agent.max_requests,
-        toolsets=[loop_done_toolset()],
+        toolsets=[loop_done_toolset()] if spec.agent.loop_done else [],
     )
     worst = worst_case(spec)
     return Wiring(
         runner,
         model=spec.agent.model,
         has_schema=spec.agent.output_schema is not None,
+        may_end=spec.agent.loop_done,
         free_of_charge=worst.total == 0,
         ask=ask,
         last_lap_usd=worst.evaluator,

@@ -157,9 +157,23 @@ def test_the_first_prompt_is_the_protocol_and_the_goal() -> None:
     assert message.role == "user"
     assert "~~~ goal\nWrite about the sea.\n~~~" in message.text
     assert "higher is better (target: 0.9)" in message.text
-    assert "call loop_done" in outside_fences(message.text)
     assert message.text.endswith("This is iteration 1 of at most 7.")
     assert "candidate so far (" not in message.text
+
+
+def test_it_says_how_to_end_once_there_is_something_to_end_with() -> None:
+    planned = plan()
+    scored = after(first(planned), iteration(1))
+    failed = after(first(planned), iteration(1, None, None, failure="f"))
+    said = [
+        "call loop_done" in outside_fences(text_of(show(planned, state)))
+        for state in (first(planned), failed, scored, first(planned, has_evaluator=False))
+    ]
+    assert said == [False, False, True, True]
+    assert "call loop_done" in text_of(show(plan("full"), first(plan("full"))))  # where nothing may change later
+    without = replace(planned, may_end=False)
+    assert "loop_done" not in text_of(show(without, scored))
+    assert "loop_done" not in text_of(show(replace(plan("full"), may_end=False), first(plan("full"))))
 
 
 def test_best_shows_the_best_the_last_few_and_a_line_for_the_rest() -> None:

@@ -371,7 +371,7 @@ async def test_a_tool_server_that_cant_start_ends_the_run_with_a_reason(provider
 async def test_the_agents_settings_reach_the_run(provider: Provider, tmp_path: Path) -> None:
     schema = {"type": "object", "properties": {"n": {"type": "integer"}}}
     spec = loop_spec(
-        agent=model(provider, output_schema=schema),
+        agent=model(provider, output_schema=schema, loop_done=False),
         direction="minimize",
         attempts=3,
         history={"policy": "full", "recent": 1},
@@ -381,4 +381,5 @@ async def test_the_agents_settings_reach_the_run(provider: Provider, tmp_path: P
     assert (loop.wiring.has_schema, loop.wiring.model, loop.wiring.free_of_charge) == (True, "openai:a", False)
     provider.default = Reply(tools=(("final_result", {"n": 3}),))
     result = await loop.run("g")
+    assert {t["function"]["name"] for t in provider.bodies[0]["tools"]} == {"final_result"}
     assert [i.candidate and i.candidate.data for i in result.iterations] == [{"n": 3}] * 6
