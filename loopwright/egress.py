@@ -10,11 +10,11 @@ import asyncio
 import os
 import re
 import socket
-from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, lru_cache
 from importlib import metadata
 from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address, ip_network
 from types import TracebackType
@@ -186,7 +186,8 @@ class EgressClient:
 async def _read(answer: httpcore.Response, limit: int, shown: str) -> Response:
     headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in answer.headers}
     if answer.status in _REDIRECTS:
-        where = _printable(headers.get("location", "nowhere").partition("?")[0])
+        # Not shortened to a few words, as it may end in a secret: half of one would not be found by `without_secrets`.
+        where = _printable(headers.get("location", "nowhere").partition("?")[0], 4000)
         raise EgressFailed(f"{shown} redirects to {where} (HTTP {answer.status}); redirects aren't followed")
     if headers.get("content-encoding", "identity").lower() != "identity":
         raise EgressFailed(f"{shown} sent a compressed body though none was asked for")
@@ -417,15 +418,75 @@ def resolve_headers(
     return {name: ENV_REFERENCE.sub(value_of, value) for name, value in headers.items()}
 
 
-def _wire_headers(target: httpx.URL, headers: Mapping[str, str], length: int | None) -> list[tuple[bytes, bytes]]:
-    # Checked here because h11's own errors quote the value, which may be a secret.
+SHORTEST_SECRET = 8
+"""A shorter value is not looked for in what comes back: `1` stands in most answers, and rightly."""
+
+
+def without_secrets(text: str, names: Iterable[str]) -> str:
+    """The text with `${NAME}` in place of the values that these names stand for.
+
+    Whoever echoes a request must not carry a secret into a message, a prompt or the journal. A value is found in the
+    usual spellings too: escaped as in JSON, in Python and in URLs.
+    """
+    values = named_values()
+    known = {secret: name for name in names if len(secret := values.get(name, "").strip()) >= SHORTEST_SECRET}
+    for secret in sorted(known, key=len, reverse=True):  # one may be a part of another
+        text = _spellings(secret).sub(lambda _, name=known[secret]: f"${{{name}}}", text)
+    return text
+
+
+def data_without_secrets(value: object, names: Collection[str]) -> object:
+    """`without_secrets` for every text in plain data; what is no plain data stays as it is."""
+    match value:
+        case str():
+            return without_secrets(value, names)
+        case list():
+            return [data_without_secrets(item, names) for item in cast("list[object]", value)]
+        case dict():
+            items = cast("dict[object, object]", value).items()
+            return {data_without_secrets(key, names): data_without_secrets(item, names) for key, item in items}
+        case _:
+            return value
+
+
+def referred_to(headers: Mapping[str, str]) -> frozenset[str]:
+    """The names that stand as `${NAME}` in header values."""
+    return frozenset(name for value in headers.values() for name in ENV_REFERENCE.findall(value))
+
+
+@lru_cache(maxsize=256)
+def _spellings(secret: str) -> re.Pattern[str]:
+    return re.compile("".join(map(_spellings_of_one, secret)))
+
+
+def _spellings_of_one(character: str) -> str:
+    encoded = character.encode("utf-8", "surrogatepass")
+    units = character.encode("utf-16-be", "surrogatepass")
+    json_escape = "".join(f"\\u{units[i : i + 2].hex()}" for i in range(0, len(units), 2))
+    percent = "".join(f"%{byte:02x}" for byte in encoded)
+    escaped = "|".join(f"(?i:{re.escape(text)})" for text in (json_escape, percent))
+    python = {repr(character)[1:-1], repr(encoded)[2:-1]} - {character}
+    others = "".join(f"|{re.escape(text)}" for text in sorted(python))
+    slash = f"|{re.escape(chr(92) + character)}" if character in '\\"/' else ""
+    return f"(?:{escaped}{slash}{others}|{re.escape(character)})"
+
+
+def check_headers(headers: Mapping[str, str], *, where: str = "headers") -> None:
+    """Refuse headers that can't be sent. Others' own errors quote the value, which may be a secret.
+
+    Raises:
+        InvalidInput: says which header (`where` before it), and never its value.
+    """
     for name, value in headers.items():
         if not _HEADER_NAME.fullmatch(name) or name.lower() in _FRAMING:
-            raise InvalidInput(Problem(field=f"headers.{_printable(name)}", message="this header can't be set"))
+            raise InvalidInput(Problem(field=f"{where}.{_printable(name)}", message="this header can't be set"))
         if not _HEADER_VALUE.fullmatch(value):
-            raise InvalidInput(
-                Problem(field=f"headers.{name}", message="its value holds control characters and can't be sent")
-            )
+            message = "its value holds control characters and can't be sent"
+            raise InvalidInput(Problem(field=f"{where}.{name}", message=message))
+
+
+def _wire_headers(target: httpx.URL, headers: Mapping[str, str], length: int | None) -> list[tuple[bytes, bytes]]:
+    check_headers(headers)
     given = {name.lower() for name in headers}
     default_port = target.port is None or target.port == _PORTS[target.scheme]
     host = target.netloc if not default_port else target.netloc.removesuffix(f":{target.port}".encode())

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import ssl
 import time
 import tracemalloc
@@ -8,6 +9,7 @@ from collections.abc import AsyncIterator, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import httpcore
 import pytest
@@ -22,9 +24,12 @@ from loopwright.egress import (
     EgressFailed,
     EgressPolicy,
     checked_url,
+    data_without_secrets,
     host_and_port,
+    naming,
     resolve_headers,
     shown_url,
+    without_secrets,
 )
 from tests.feedback.endpoint import (
     Endpoint,
@@ -485,3 +490,34 @@ def test_hosts_as_allow_hosts_takes_them():
     assert host_and_port("https://Bücher.example/") == "xn--bcher-kva.example:443"
     assert host_and_port("http://[::1]/") == "[::1]:80"
     assert checked_url("http://a.example/x?y=1").host == "a.example"
+
+
+# Secrets that come back
+
+
+@pytest.mark.parametrize("secret", ['topsecret/abc"é\\x', "first-line\nsecond 🙂", "^a.b*[c]$(d)|e"])
+def test_a_secret_is_found_in_the_usual_spellings(secret: str):
+    as_json = json.dumps(secret)[1:-1]
+    spellings = {
+        secret,
+        as_json,
+        as_json.replace("/", "\\/"),
+        json.dumps(secret, ensure_ascii=False)[1:-1],
+        repr(secret)[1:-1],
+        repr(secret.encode())[2:-1],
+        quote(secret, safe=""),
+    }
+    with naming({"KEY": secret}):
+        for spelling in spellings:
+            assert without_secrets(f"you sent {spelling}!", ["KEY", "NOT_SET"]) == "you sent ${KEY}!"
+
+
+def test_a_secret_that_holds_another_one_is_found_whole():
+    with naming({"A": "12345678", "B": "1234567890", "SHORT": "sent"}):
+        assert without_secrets("sent 1234567890 12345678", ["A", "B", "SHORT"]) == "sent ${B} ${A}"
+
+
+def test_secrets_in_data():
+    with naming({"KEY": "k-12345678"}):
+        found = data_without_secrets({"k-12345678": ["k-12345678", 1, None]}, ["KEY"])
+    assert found == {"${KEY}": ["${KEY}", 1, None]}

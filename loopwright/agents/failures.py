@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from typing import TypeVar, cast
 
 from pydantic_ai.exceptions import UserError
 
 from ..core.errors import BudgetExceeded, InvalidInput, LoopwrightError, Problem, StaleEpoch, StoreUnavailable
+from ..egress import named_values, without_secrets
 
 E = TypeVar("E", bound=Exception)
 
@@ -29,8 +31,23 @@ def our_error(error: Exception, otherwise: Callable[[str], E]) -> LoopwrightErro
     if inside or hidden:
         return min((*inside, *hidden), key=_rank)
     if isinstance(error, UserError):  # whoever built the agent made a mistake: the next turn would fail alike
-        return InvalidInput(Problem(field="agent", message=_shortened(error.message)))
-    return otherwise(_shortened(_text(error)))
+        return InvalidInput(Problem(field="agent", message=_fit(error.message)))
+    return otherwise(_fit(_text(error)))
+
+
+_KEY_NAME = re.compile(r"(?:^|_)(?:API_?KEY|KEY|TOKEN|SECRET|PASSWORD)(?:$|_)", re.IGNORECASE)
+"""What the variables are called that hold API keys: `OPENAI_API_KEY`, `HF_TOKEN`, `AWS_SECRET_ACCESS_KEY`, …"""
+_key_names = set[str]()
+
+
+def hide_key(name: str) -> None:
+    """Keep the value of an environment variable out of failures' texts, whatever it is called: it holds an API key."""
+    _key_names.add(name)
+
+
+def _fit(text: str) -> str:
+    """Somebody else's text without API keys, which providers like to quote, and not too long."""
+    return _shortened(without_secrets(text, {*_key_names, *filter(_KEY_NAME.search, named_values())}))
 
 
 def _rank(error: LoopwrightError) -> int:

@@ -13,6 +13,7 @@ from pydantic_ai.settings import ModelSettings
 from ..core.errors import EgressRefused, InvalidInput, Problem, Problems
 from ..core.spec import ModelChoice
 from ..egress import checked_url, named_values
+from .failures import hide_key
 from .practice import PRACTICE, PracticeModel
 
 
@@ -81,6 +82,7 @@ def _options(choice: ModelChoice, where: str) -> dict[str, str]:
         if not key:
             message = f"the environment variable {choice.api_key_env} is not set; set it to the API key"
             raise InvalidInput(Problem(field=f"{where}.api_key_env", message=message))
+        hide_key(choice.api_key_env)
         options["api_key"] = key
     return options
 

@@ -7,21 +7,31 @@ import logging
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 from urllib.parse import quote, urlencode
 
 import httpx2
-from pydantic import JsonValue
-from pydantic_ai import FunctionToolset, ModelRetry, RunContext, Tool, UsageLimits
+from pydantic import BaseModel, JsonValue
+from pydantic_ai import FunctionToolset, ModelRetry, RunContext, Tool, ToolReturn, UsageLimits
 from pydantic_ai.exceptions import ApprovalRequired, CallDeferred, ToolFailed
+from pydantic_ai.messages import is_multi_modal_content
 from pydantic_ai.toolsets import AbstractToolset, ToolsetTool, WrapperToolset
 from pydantic_core import to_json
 
 from ..core.errors import AgentFailed, EgressRefused, InvalidInput, Problem, Problems
-from ..core.spec import ENV_REFERENCE, AgentSpec, AgentTool, HttpTool, McpTool, PythonTool, ToolSpec
-from ..egress import EgressClient, EgressFailed, checked_url, named_values, resolve_headers
+from ..core.spec import AgentSpec, AgentTool, HttpTool, McpTool, PythonTool, ToolSpec
+from ..egress import (
+    EgressClient,
+    EgressFailed,
+    check_headers,
+    checked_url,
+    data_without_secrets,
+    referred_to,
+    resolve_headers,
+    without_secrets,
+)
 from ..functions import load_function
 from .failures import our_error
 from .reach import egress_http_client
@@ -108,13 +118,17 @@ class ToolErrors(WrapperToolset[object]):
     ) -> Any:
         """Call a tool; a result that is too long is cut."""
         try:
-            return _cut(await super().call_tool(name, tool_args, ctx, tool))
+            return _cut(self.shown(await super().call_tool(name, tool_args, ctx, tool)))
         except (ModelRetry, ToolFailed, CallDeferred, ApprovalRequired):
             raise
         except AgentFailed as error:
             raise ToolFailed(str(error)) from error
         except Exception as error:
             raise our_error(error, lambda text: ToolFailed(f"{name} failed: {text}")) from error
+
+    def shown(self, result: object) -> object:
+        """What the model may see of a result, before it is cut."""
+        return result
 
 
 @dataclass
@@ -127,6 +141,8 @@ class McpServer(ToolErrors):
     """Names of the tools that the agent gets; `None` for all."""
     log: Path | None = None
     """Where the server's stderr goes."""
+    secrets: frozenset[str] = frozenset()
+    """Names of the values that are sent to the server; where it sends one back, the model doesn't see it."""
 
     async def __aenter__(self) -> McpServer:
         """Connect.
@@ -141,7 +157,10 @@ class McpServer(ToolErrors):
         except Exception as error:
             see = f"; what it wrote is in {self.log.name}" if self.log is not None and self.log.exists() else ""
             raise our_error(
-                error, lambda text: AgentFailed(f"the MCP server {self.name!r} can't be reached ({text}){see}")
+                error,
+                lambda text: AgentFailed(
+                    f"the MCP server {self.name!r} can't be reached ({without_secrets(text, self.secrets)}){see}"
+                ),
             ) from error
         try:
             await self._check_tools()
@@ -175,19 +194,32 @@ class McpServer(ToolErrors):
         """Call a tool. Asking again is up to the model: a server that is gone stays gone."""
         try:
             return await super().call_tool(name, tool_args, ctx, tool)
-        except ModelRetry as error:
-            raise ToolFailed(error.message) from error
+        except (ModelRetry, ToolFailed) as error:
+            raise ToolFailed(without_secrets(error.message, self.secrets)) from error
+
+    def shown(self, result: object) -> object:
+        """A result without the secrets that the server was sent."""
+        return data_without_secrets(result, self.secrets)
 
 
 def _cut(result: object) -> object:
-    raw = b""
-    if isinstance(result, str):
-        raw = result.encode(errors="replace")
-    elif isinstance(result, dict | list):
-        raw = to_json(cast(object, result), fallback=str, inf_nan_mode="constants")
+    if isinstance(result, ToolReturn):
+        returned = cast("ToolReturn[object]", result)
+        return replace(returned, return_value=_cut(returned.return_value))
+    raw = _as_sent(result)
     if len(raw) <= MAX_RESULT_BYTES:
-        return cast(object, result)
+        return result
     return f"{raw[:MAX_RESULT_BYTES].decode(errors='ignore')}\n[cut here: the whole result has {len(raw):,} bytes]"
+
+
+def _as_sent(result: object) -> bytes:
+    """What a result comes to where it can be long and be cut; pictures and other files can't."""
+    if isinstance(result, str):
+        return result.encode(errors="replace")
+    record = is_dataclass(result) and not isinstance(result, type) and not is_multi_modal_content(result)
+    if record or isinstance(result, dict | list | tuple | set | frozenset | BaseModel):
+        return to_json(cast(object, result), fallback=str, inf_nan_mode="constants")
+    return b""
 
 
 # --- http ---
@@ -201,9 +233,10 @@ def _http_tool(spec: HttpTool, egress: EgressClient, place: str) -> Tool[object]
     with problems.collecting():
         _check_url(spec, f"{place}.url")
     with problems.collecting():
-        resolve_headers(spec.headers, where=f"{place}.headers")
+        check_headers(resolve_headers(spec.headers, where=f"{place}.headers"), where=f"{place}.headers")
     problems.refuse()
     in_path = tuple(dict.fromkeys(_PLACEHOLDER.findall(spec.url)))
+    secrets = referred_to(spec.headers)
 
     async def call(**arguments: JsonValue) -> str:
         if schema and (mistake := schema.mistake(arguments)):
@@ -220,8 +253,8 @@ def _http_tool(spec: HttpTool, egress: EgressClient, place: str) -> Tool[object]
                 spec.method, url, headers=headers, content=content, timeout_seconds=spec.timeout_seconds
             )
         except (EgressFailed, EgressRefused) as error:
-            raise ToolFailed(f"the request failed: {_without_secrets(str(error), spec.headers)}") from None
-        text = _without_secrets(answer.body.decode(errors="replace"), spec.headers)
+            raise ToolFailed(f"the request failed: {without_secrets(str(error), secrets)}") from None
+        text = without_secrets(answer.body.decode(errors="replace"), secrets)
         if answer.status >= 400:
             raise ToolFailed(f"HTTP {answer.status}: {_cut(text)}")
         return text or f"HTTP {answer.status}, with nothing in it"
@@ -269,14 +302,6 @@ def _with_query(url: str, arguments: Mapping[str, JsonValue]) -> str:
     address, sharp, fragment = url.partition("#")
     query = urlencode(pairs, errors="replace")
     return f"{address}{'&' if '?' in address else '?'}{query}{sharp}{fragment}" if query else url
-
-
-def _without_secrets(text: str, headers: Mapping[str, str]) -> str:
-    """The text without the values of the environment variables in the headers, which a server may send back."""
-    for name in {name for value in headers.values() for name in ENV_REFERENCE.findall(value)}:
-        if secret := named_values().get(name, "").strip():
-            text = text.replace(secret, f"${{{name}}}")
-    return text
 
 
 def _plain(value: JsonValue) -> str:
@@ -355,7 +380,7 @@ def _mcp_toolset(spec: McpTool, egress: EgressClient, folder: Path, place: str) 
         transport, id=spec.name, init_timeout=MCP_START_SECONDS, tool_error_behavior="failed"
     )
     allow = None if spec.allow is None else frozenset(spec.allow)
-    return McpServer(server, server=server, name=spec.name, allow=allow, log=log)
+    return McpServer(server, server=server, name=spec.name, allow=allow, log=log, secrets=referred_to(spec.headers))
 
 
 def _mcp_address(spec: McpTool, url: str, place: str) -> tuple[str, dict[str, str]]:
@@ -366,5 +391,6 @@ def _mcp_address(spec: McpTool, url: str, place: str) -> tuple[str, dict[str, st
         problems.found.append(Problem(field=f"{place}.url", message=str(error)))
     with problems.collecting():
         headers = resolve_headers(spec.headers, where=f"{place}.headers")
+        check_headers(headers, where=f"{place}.headers")
     problems.refuse()
     return url, headers

@@ -18,15 +18,22 @@ from ..core import spec
 from ..core.errors import EgressRefused, EvaluatorFailed, InvalidInput, Problem
 from ..core.models import EvaluationRequest, Feedback
 from ..core.ports import Evaluator, EvaluatorContext
-from ..core.spec import ENV_REFERENCE
-from ..egress import EgressClient, EgressFailed, Response, checked_url, host_and_port, named_values, resolve_headers
+from ..egress import (
+    EgressClient,
+    EgressFailed,
+    Response,
+    checked_url,
+    host_and_port,
+    named_values,
+    referred_to,
+    resolve_headers,
+    without_secrets,
+)
 from .building import Surroundings
 from .parse import feedback_from_json, quote, reported_cost
 
 MAX_ANSWER_BYTES = 1_000_000
 """A larger answer is an evaluator failure."""
-_SHORTEST_SECRET = 8
-"""A shorter value is not looked for in answers: `1` stands in most of them, and rightly."""
 SECRET_PREFIX = "whsec_"  # noqa: S105 - the mark of a Standard Webhooks secret, not one
 
 
@@ -62,10 +69,11 @@ class EndpointEvaluator:
         try:
             answer = await self._post(request, int(context.clock.now().timestamp()))
         except (EgressRefused, InvalidInput) as error:
-            raise EvaluatorFailed(f"{self.name}: {error}", cost_usd=Decimal(0)) from None
+            raise EvaluatorFailed(self._without_secrets(f"{self.name}: {error}"), cost_usd=Decimal(0)) from None
         except EgressFailed as error:
             cost = None if error.sent else Decimal(0)
-            raise EvaluatorFailed(f"{self.name}: {error}", transient=True, cost_usd=cost) from None
+            message = self._without_secrets(f"{self.name}: {error}")
+            raise EvaluatorFailed(message, transient=True, cost_usd=cost) from None
         return self._read(answer)
 
     async def _post(self, request: EvaluationRequest, now: int) -> Response:
@@ -97,15 +105,12 @@ class EndpointEvaluator:
                 transient=True,
                 cost_usd=reported_cost(text),
             )
-        return feedback_from_json(text, who=self.name)
+        feedback = feedback_from_json(text, who=self.name)
+        # Once more, decoded: a secret may have been escaped in more ways than are known to `without_secrets`.
+        return feedback.model_copy(update={"detail": self._without_secrets(feedback.detail)})
 
     def _without_secrets(self, text: str) -> str:
-        # An endpoint that echoes its request must not carry a secret into a message, a prompt or the journal.
-        for reference in (match for value in self.headers.values() for match in ENV_REFERENCE.finditer(value)):
-            secret = named_values().get(reference[1], "").strip()
-            if len(secret) >= _SHORTEST_SECRET:
-                text = text.replace(secret, reference[0])
-        return text
+        return without_secrets(text, referred_to(self.headers))
 
 
 def build(described: spec.HttpEvaluator, surroundings: Surroundings) -> Evaluator:

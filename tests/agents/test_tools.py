@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 import uvicorn
 from mcp.server import MCPServer
+from mcp.server.mcpserver import Context
+from mcp.server.mcpserver.exceptions import ToolError
 
 from loopwright.agents.tools import MAX_RESULT_BYTES
 from loopwright.core.errors import (
@@ -248,7 +250,9 @@ def test_everything_wrong_with_the_tools_comes_at_once(world: World, endpoint: E
 
 FUNCTIONS = '''
 import threading
-from pydantic_ai import RunContext
+from dataclasses import dataclass
+from pydantic import BaseModel
+from pydantic_ai import RunContext, ToolReturn
 
 def add(a: int, b: int = 1) -> int:
     """Add two numbers.
@@ -273,6 +277,25 @@ def breaks(how: str) -> str:
 
 def big() -> list[str]:
     return ["x" * 1000] * 200
+
+class Model(BaseModel):
+    text: str
+
+@dataclass
+class Record:
+    text: str
+
+def big_model() -> Model:
+    return Model(text="x" * 200_000)
+
+def big_record() -> Record:
+    return Record("x" * 200_000)
+
+def big_return() -> ToolReturn:
+    return ToolReturn(Record("x" * 200_000))
+
+def big_tuple() -> tuple[str, str]:
+    return "1234", "x" * 200_000
 
 def with_context(ctx: RunContext[None], word: str) -> str:
     return f"{word} {ctx.tool_name}"
@@ -331,6 +354,12 @@ async def test_wrong_arguments_are_asked_for_again(world: World) -> None:
 async def test_a_long_result_that_isnt_text_is_cut_too(world: World) -> None:
     await world.take(world.agent(tools=python_tools(world, "big")), call("big"))
     assert world.told()[0].endswith("[cut here: the whole result has 200,601 bytes]")
+
+
+@pytest.mark.parametrize("name", ["big_model", "big_record", "big_return", "big_tuple"])
+async def test_a_long_result_that_is_an_object_is_cut_too(world: World, name: str) -> None:
+    await world.take(world.agent(tools=python_tools(world, name)), call(name))
+    assert world.told()[0].endswith("x\n[cut here: the whole result has 200,011 bytes]")
 
 
 async def test_a_sync_function_that_hangs_doesnt_hold_up_a_cancellation(world: World) -> None:
@@ -438,6 +467,14 @@ async def http_server() -> AsyncGenerator[tuple[str, list[str]]]:
         return 3 * n
 
     @server.tool()
+    def echo(context: Context) -> str:  # pyright: ignore[reportUnusedFunction]
+        return f"you sent {dict(context.headers or {}).get('x-key')} {MAX_RESULT_BYTES * 'x'}"
+
+    @server.tool()
+    def refuse(context: Context) -> str:  # pyright: ignore[reportUnusedFunction]
+        raise ToolError(f"no such key: {dict(context.headers or {}).get('x-key')}")
+
+    @server.tool()
     def loop_done(reason: str) -> str:  # pyright: ignore[reportUnusedFunction]
         return reason
 
@@ -466,6 +503,40 @@ async def test_an_mcp_server_over_streamable_http(open_world: World, monkeypatch
     assert "15" in open_world.told()[0]
     assert turn.candidate.text == "15"
     assert set(seen) == {"k-123"}
+
+
+async def test_a_secret_that_a_server_sends_back_is_not_shown(
+    open_world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LW_MCP_KEY", "mcp-secret-1")
+    async with http_server() as (url, seen):
+        tool = {
+            "kind": "mcp",
+            "name": "n",
+            "url": url,
+            "allow": ["echo", "refuse"],
+            "headers": {"X-Key": "${LW_MCP_KEY}"},
+        }
+        await open_world.take(open_world.agent(tools=[tool]), call("echo"), call("refuse"), Reply())
+    assert set(seen) == {"mcp-secret-1"}
+    echoed, refused = open_world.told()
+    assert echoed.startswith("you sent ${LW_MCP_KEY} xxx")
+    assert "[cut here" in echoed
+    assert "no such key: ${LW_MCP_KEY}" in refused
+    assert "mcp-secret" not in json.dumps(open_world.provider.bodies) + repr(open_world.journal.events)
+
+
+@pytest.mark.parametrize("kind", ["mcp", "http"])
+def test_a_secret_that_can_not_be_sent_is_refused_and_not_shown(
+    world: World, endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.setenv("LW_MCP_KEY", "first-line\nSECOND")
+    tool = http_tool(endpoint) if kind == "http" else {"kind": "mcp", "name": "n", "url": f"http://{endpoint.host}/"}
+    with pytest.raises(InvalidInput) as refused:
+        world.agent(tools=[tool | {"headers": {"X-Key": "${LW_MCP_KEY}"}}])
+    (problem,) = refused.value.problems
+    assert problem.field == "agent.tools.0.headers.X-Key"
+    assert problem.message == "its value holds control characters and can't be sent"
 
 
 async def test_a_server_with_a_tool_called_loop_done_is_refused_with_a_sentence(open_world: World) -> None:

@@ -15,7 +15,7 @@ from pydantic_ai.exceptions import UserError
 from pydantic_ai.settings import ModelSettings
 
 from loopwright import Metered
-from loopwright.agents.failures import our_error
+from loopwright.agents.failures import hide_key, our_error
 from loopwright.core.errors import (
     AgentFailed,
     BudgetExceeded,
@@ -552,6 +552,26 @@ def test_what_from_none_put_away_counts_only_where_the_run_depends_on_it() -> No
 
 def test_a_mistake_of_whoever_built_the_agent_ends_the_run() -> None:
     assert isinstance(our_error(UserError("two tools"), failed), InvalidInput)
+
+
+def test_api_keys_are_kept_out_of_failures(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-topsecret/abc")
+    monkeypatch.setenv("HF_TOKEN", "hf_topsecret")
+    monkeypatch.setenv("MY_OWN", "mine-topsecret")
+    hide_key("MY_OWN")
+    said = ValueError("bad key sk-topsecret\\/abc, hf_topsecret, Bearer mine-topsecret")
+    assert str(our_error(said, AgentFailed)) == (
+        "ValueError: bad key ${ANTHROPIC_API_KEY}, ${HF_TOKEN}, Bearer ${MY_OWN}"
+    )
+    assert "topsecret" not in str(our_error(UserError("sk-topsecret/abc"), AgentFailed))
+
+
+async def test_a_provider_that_quotes_the_api_key(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LW_PROVIDERS", "topsecret/abc")
+    agent = world.agent(base_url=world.provider.url("/v1"), api_key_env="LW_PROVIDERS")
+    body = b'{"error": {"message": "Incorrect API key: topsecret\\/abc"}}'
+    with pytest.raises(AgentFailed, match=r"Incorrect API key: \$\{LW_PROVIDERS\}"):
+        await world.take(agent, Reply(status=401, body=body))
 
 
 def test_long_errors_are_shortened() -> None:

@@ -51,6 +51,10 @@ def is_running(pid: int) -> bool:
         return False
 
 
+def is_there(name: str) -> bool:
+    return os.path.lexists(name)
+
+
 async def until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(10):
         while not condition():  # noqa: ASYNC110 - other processes set no events
@@ -217,7 +221,7 @@ async def test_the_candidate_file_is_gone_afterwards(
     sh: Sh, request_: EvaluationRequest, context: EvaluatorContext, tmp_path: Path
 ):
     await sh('echo "$LOOPWRIGHT_CANDIDATE_FILE" > name; echo 1').evaluate(request_, context)
-    assert not os.path.lexists((tmp_path / "name").read_text().strip())
+    assert not is_there((tmp_path / "name").read_text().strip())
 
 
 async def test_a_structured_candidate_is_a_json_file(sh: Sh, context: EvaluatorContext, tmp_path: Path):

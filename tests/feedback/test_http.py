@@ -5,6 +5,7 @@ import hashlib
 import hmac
 import time
 import tracemalloc
+from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -200,6 +201,49 @@ async def test_headers_take_secrets_from_the_environment(
     assert found.detail == "you sent Bearer ${SCORE_TOKEN}"
     assert "hunter2" not in str(await failure(evaluator, request_, context))
     assert "hunter2" not in repr(evaluator)
+
+
+def every_character_escaped(text: str) -> str:
+    return "".join(f"\\u{ord(character):04X}" for character in text)
+
+
+def slashes_escaped(text: str) -> str:
+    return text.replace("/", "\\/")
+
+
+@pytest.mark.parametrize("spelling", [every_character_escaped, slashes_escaped])
+async def test_an_escaped_secret_is_found_too(
+    *,
+    endpoint: Endpoint,
+    egress: EgressClient,
+    request_: EvaluationRequest,
+    context: EvaluatorContext,
+    monkeypatch: pytest.MonkeyPatch,
+    spelling: Callable[[str], str],
+):
+    monkeypatch.setenv("SCORE_TOKEN", "topsecret/abc")
+    evaluator = EndpointEvaluator(url=endpoint.url, egress=egress, headers={"X-Key": "${SCORE_TOKEN}"})
+    echo = spelling("topsecret/abc")
+    endpoint.answers(reply(f'{{"score": 1, "detail": "you sent {echo}"}}'), reply(f'{{"error": "{echo}"}}', 500))
+    assert (await evaluator.evaluate(request_, context)).detail == "you sent ${SCORE_TOKEN}"
+    assert '{"error": "${SCORE_TOKEN}"}' in str(await failure(evaluator, request_, context))
+
+
+@pytest.mark.parametrize("path", ["", "x" * 170])
+async def test_a_redirect_to_an_address_with_the_secret_does_not_show_it(
+    *,
+    endpoint: Endpoint,
+    egress: EgressClient,
+    request_: EvaluationRequest,
+    context: EvaluatorContext,
+    monkeypatch: pytest.MonkeyPatch,
+    path: str,
+):
+    monkeypatch.setenv("SCORE_TOKEN", "topsecret/abc")
+    evaluator = EndpointEvaluator(url=endpoint.url, egress=egress, headers={"X-Key": "${SCORE_TOKEN}"})
+    endpoint.answers(reply(b"", 302, location=f"http://a.example/{path}/topsecret/abc"))
+    failed = await failure(evaluator, request_, context)
+    assert f"redirects to http://a.example/{path}/${{SCORE_TOKEN}} (HTTP 302)" in str(failed)
 
 
 async def test_a_short_value_is_left_alone_in_answers(
