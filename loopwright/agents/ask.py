@@ -15,11 +15,12 @@ from ..core.errors import EvaluatorFailed
 from ..core.ports import RunStore, Spender
 from ..core.spec import ModelChoice
 from .build import structured_agent
+from .charging import NOT_PROCESSED
 from .failures import our_error
 from .journal import OperationNames
 from .models import build_model, model_settings
 from .prices import PriceBook
-from .wallet_model import NOT_PROCESSED, Meter, Metered, metering
+from .wallet_model import Meter, Metered, metering
 
 BUSY_OR_SLOW = frozenset({408, 409, 425, 429, 503, 529})
 """Statuses below 500, and of those that cost nothing, after which asking again may help."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, time, timedelta
 from decimal import ROUND_CEILING, Decimal
 from functools import cached_property
@@ -44,6 +44,11 @@ ZERO = Decimal(0)
 SMALLEST = Decimal("1e-12")
 """Amounts are rounded up to this many USD, so that sums of them are exact."""
 MILLION = 1_000_000
+MOST_TOKENS = 10**12
+"""More than any request has: usage above it is nonsense, and sums with it would lose digits."""
+MOST_USD = Decimal(10**12)
+DECLARED = "user"
+"""The provider of prices that the user declared."""
 HORIZON = timedelta(hours=26)
 """A rate holds for the hour in which it was made; a request that starts then ends within the next day."""
 
@@ -111,36 +116,53 @@ class ModelRate:
             return 0
         return None if not price else int(left * MILLION / price)
 
-    def cost(self, usage: RequestUsage, response: ModelResponse | None = None) -> Decimal | None:
+    def lists(self, key: str, value: str) -> bool:
+        """Whether there is a price for requests with this tier (`service_tier`) or speed (`speed`).
+
+        A price that the user declared is for whatever the user asks for.
+        """
+        variants = self.listed.info.price_variants or ()
+        return self.listed.provider.id == DECLARED or any(variant.when.get(key) == value for variant in variants)
+
+    def cost(
+        self, usage: RequestUsage, response: ModelResponse | None = None, *, asked: Mapping[str, str] | None = None
+    ) -> Decimal | None:
         """What a request cost in USD, rounded up; `None` where its usage isn't known and so nobody can say.
 
-        A response that names another model of the price list is priced as the dearer of the two, and a cost that the
-        provider itself reported counts where it is higher. Usage that contradicts itself (more tokens cached than
-        sent) is priced at the dearest rate.
+        A response that names another model of the price list is priced as the dearer of the two, as is one that names
+        another tier of service than was `asked` for. A cost that the provider itself reported counts where it is
+        higher. Usage that contradicts itself is priced at its greater reading: reasoning beyond the output comes on
+        top of it, and more tokens cached than sent cost the dearest rate.
+
+        Raises:
+            ArithmeticError, ValueError: the figures are beyond all measure.
         """
-        if self.is_free and not usage.cost:
+        details = (response.provider_details if response is not None else None) or {}
+        reported = max(usage.cost or ZERO, _reported(details))
+        if self.is_free and not reported:
             return ZERO
-        tokens = usage.input_tokens or usage.output_tokens
-        if usage.unmeasured_requests or not (tokens or usage.cost):
+        if usage.unmeasured_requests or not (usage.input_tokens or usage.output_tokens or reported):
             return None
-        priced = [self._price(entry, usage, response) for entry in self._charged(response)]
-        return _round_up(max(*priced, usage.cost or ZERO))
+        answered = {key: value for key, value in details.items() if isinstance(value, str)}
+        contexts = [answered, {**answered, **asked}] if asked else [answered]
+        usage = _greater(usage)
+        charged = self._charged(response)
+        priced = [self._price(entry, usage, context) for entry, context in product(charged, contexts)]
+        return _round_up(_sane(max(*priced, reported)))
 
     def _charged(self, response: ModelResponse | None) -> Iterator[_Listed]:
         yield self.listed
         if response is not None and response.model_name and (other := self.answering(response.model_name)):
             yield other
 
-    def _price(self, entry: _Listed, usage: RequestUsage, response: ModelResponse | None) -> Decimal:
-        details = (response.provider_details if response is not None else None) or {}
-        context = {key: value for key, value in details.items() if isinstance(value, str)}
+    def _price(self, entry: _Listed, usage: RequestUsage, context: Mapping[str, str]) -> Decimal:
         try:
             return entry.info.calc_price(
                 usage,
                 entry.provider,
                 # The time on our clock, not the one in the response: the reservation was made by it.
                 genai_request_timestamp=self.clock(),
-                price_context=context,
+                price_context=dict(context),
             ).total_price
         except ValueError:
             cached = max(usage.cache_read_tokens, 0) + max(usage.cache_write_tokens, 0)
@@ -224,6 +246,34 @@ def _bounded(name: str, prices: ModelPrice) -> bool:
     return units <= _BOUNDED_FAMILIES and has_tokens
 
 
+def _reported(details: Mapping[str, object]) -> Decimal:
+    """What the provider says that a request cost, in USD: OpenRouter does.
+
+    With a key of one's own there, its fee and the bill of the provider behind it come on top of each other.
+    """
+    fee, upstream = (_amount(details.get(key)) for key in ("cost", "upstream_inference_cost"))
+    return fee + upstream if details.get("is_byok") else max(fee, upstream)
+
+
+def _amount(value: object) -> Decimal:
+    if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
+        return ZERO
+    return max(_sane(Decimal(str(value))), ZERO)
+
+
+def _sane(amount: Decimal) -> Decimal:
+    if not amount.is_finite() or amount > MOST_USD:
+        raise ValueError("no request costs that much")
+    return amount
+
+
+def _greater(usage: RequestUsage) -> RequestUsage:
+    """Usage with all reasoning in its output, as it should be: some servers count it beside."""
+    if usage.output_reasoning_tokens <= usage.output_tokens:
+        return usage
+    return replace(usage, output_tokens=max(usage.output_tokens, 0) + usage.output_reasoning_tokens)
+
+
 def _round_up(amount: Decimal) -> Decimal:
     return amount.quantize(SMALLEST, ROUND_CEILING)
 
@@ -299,7 +349,7 @@ class PriceBook:
         )
         listed = _Listed(
             info=ModelInfo(id=name, match=ClauseEquals(name), prices=prices),
-            provider=Provider(id="user", name="user", api_pattern="^$"),
+            provider=Provider(id=DECLARED, name="user", api_pattern="^$"),
         )
         return ModelRate(name=name, listed=listed, scenarios=(prices,), clock=self.clock, answering=lambda _model: None)
 

@@ -12,13 +12,11 @@ from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from typing import Any, Final, NoReturn, cast
 
-import httpx
-import httpx2
 from pydantic import JsonValue
 from pydantic_ai import RunContext
 from pydantic_ai.capabilities import AbstractCapability, CapabilityOrdering
 from pydantic_ai.capabilities.abstract import ValidatedToolArgs, WrapToolExecuteHandler
-from pydantic_ai.exceptions import ModelAPIError, ModelConnectionError, ModelHTTPError, ModelQuotaExceededError
+from pydantic_ai.exceptions import ModelAPIError
 from pydantic_ai.messages import ModelMessage, ModelResponse, ToolCallPart
 from pydantic_ai.models import Model, ModelRequestContext, ModelRequestParameters, StreamedResponse
 from pydantic_ai.models.batch import Batch, BatchRequest, EncodedBatchRequest
@@ -27,24 +25,17 @@ from pydantic_ai.models.wrapper import WrapperModel
 from pydantic_ai.profiles.anthropic import ANTHROPIC_THINKING_BUDGET_MAP
 from pydantic_ai.settings import ModelSettings
 from pydantic_ai.tools import ToolDefinition
-from pydantic_ai.usage import RequestUsage
 
 from ..cancellation import whatever_happens
 from ..core.errors import BudgetExceeded, UnmeteredRequests
 from ..core.ports import Operation, RunStore, Spender
-from ..core.wallet import Charge, Reservation, Tokens
+from ..core.wallet import Charge, Reservation
 from .bound import UnboundedRequest, innermost, input_bound, refuse_unbounded
+from .charging import failure_charge, response_charge, stream_charge, worth_retrying
 from .exact import exact_input
-from .journal import (
-    JournaledModel,
-    OperationNames,
-    Seen,
-    current_operation,
-    failure_json,
-    journaled_tool_call,
-    response_json,
-)
+from .journal import JournaledModel, OperationNames, Seen, current_operation, failure_json, journaled_tool_call
 from .prices import ModelRate, PriceBook
+from .tiers import asked_for, refuse_unlisted
 
 __all__ = ["Meter", "Metered", "Seen", "WalletModel", "current_meter", "meter_model", "metering"]
 
@@ -52,12 +43,6 @@ RETRY_AFTER_CAP: Final = 20.0
 """Seconds that a provider can make us wait before a retry."""
 LEAST_THINKING: Final = 1024
 """Anthropic's smallest thinking budget in tokens ("Extended thinking"); `max_tokens` must be above the budget."""
-NOT_PROCESSED: Final = frozenset(range(400, 500)) - {408, 409, 424, 499} | {503, 529}
-"""HTTP statuses of requests that the provider did not process, and so does not bill: refused ones, and those for
-which it was too busy. A 408, 409, 424 or 499 may come after work was done, like a 500, 502 or 504."""
-BUSY: Final = frozenset({429, 503, 529})
-"""Statuses after which asking again helps."""
-
 _jitter = random.SystemRandom()
 
 
@@ -373,6 +358,7 @@ class WalletModel(WrapperModel):
             return await self._grant(rate, settings, 0, wanted)
         _, prepared = self.wrapped.prepare_request(settings, params)
         refuse_unbounded(self.wrapped, messages, settings, prepared)
+        refuse_unlisted(self.wrapped, rate, settings)
         bound = input_bound(self.wrapped, messages, prepared, output_limit=wanted)
         try:
             return await self._grant(rate, settings, bound, wanted)
@@ -397,9 +383,9 @@ class WalletModel(WrapperModel):
 
     async def _grant(self, rate: ModelRate, settings: ModelSettings, tokens: int, output: int) -> _Grant:
         amount = rate.worst_case(tokens, output) * self._allowance(rate)
+        sent = self._sent_settings(settings, output)
         reserving = self.meter.store.reserve(self.meter.spender, rate.name, amount, keep=self.meter.keep)
         reservation = await self._reserved(reserving)
-        sent = self._sent_settings(settings, output)
         return _Grant(reservation=reservation, settings=sent, operation=current_operation.get())
 
     async def _reserved(self, reserving: Coroutine[Any, Any, Reservation]) -> Reservation:
@@ -464,34 +450,17 @@ class WalletModel(WrapperModel):
     # --- Settling ---
 
     async def _settle_response(self, rate: ModelRate, grant: _Grant, response: ModelResponse) -> None:
-        usage = response.usage
-        suspended = response.state == "suspended"
-        if suspended or (cost := rate.cost(usage, response)) is None:
-            why = "the answer was put off" if suspended else "the response does not say how many tokens it used"
-            charge = Charge(reservation=grant.reservation, amount=grant.reservation.amount, basis="reserved", why=why)
-        else:
-            charge = Charge(reservation=grant.reservation, amount=cost, basis="usage", tokens=_tokens(usage))
-            usage.cost = cost  # the agent's own figures say the same, and pydantic-ai needn't work it out again
-        await self._settle(rate, charge, response_json(response), grant.operation)
+        charge, result = response_charge(rate, grant.reservation, response, asked_for(self.wrapped, grant.settings))
+        await self._settle(rate, charge, result, grant.operation if result is not None else None)
 
     async def _settle_stream(self, rate: ModelRate, grant: _Grant, stream: StreamedResponse) -> None:
-        response = stream.get()
-        if response.state == "complete":
-            await self._settle_response(rate, grant, response)
-            return
-        why = f"the stream was left before its end ({response.state})"
-        charge = Charge(reservation=grant.reservation, amount=grant.reservation.amount, basis="reserved", why=why)
-        await self._settle(rate, charge, None, None)
+        charge, result = stream_charge(rate, grant.reservation, stream, asked_for(self.wrapped, grant.settings))
+        await self._settle(rate, charge, result, grant.operation if result is not None else None)
 
     async def _settle_failure(self, grant: _Grant, error: BaseException) -> None:
-        reserved = grant.reservation
-        why = f"{type(error).__name__}: {error}"[:500]
-        if _surely_unbilled(error):
-            charge = Charge(reservation=reserved, amount=Decimal(0), basis="released", why=why)
-        else:
-            charge = Charge(reservation=reserved, amount=reserved.amount, basis="reserved", why=why)
+        charge = failure_charge(grant.reservation, error, innermost(self.wrapped).system)
         # A retry follows a failure that is worth one, so only the last of them is the request's result.
-        operation = None if _worth_retrying(error) else grant.operation
+        operation = None if worth_retrying(error) else grant.operation
         result = failure_json(error) if operation else None
         await whatever_happens(
             self.meter.store.settle([charge], operation=operation if result is not None else None, result=result)
@@ -504,7 +473,7 @@ class WalletModel(WrapperModel):
 
     async def _again(self, error: BaseException, attempt: int) -> bool:
         """Whether to send the request again, after waiting as long as it takes."""
-        if attempt >= self.meter.max_retries or not _worth_retrying(error):
+        if attempt >= self.meter.max_retries or not worth_retrying(error):
             return False
         asked = error.retry_after if isinstance(error, ModelAPIError) else None
         pause = 0.5 * 2**attempt * _jitter.uniform(0.75, 1.25)
@@ -517,50 +486,3 @@ def _refuse_batch(model: Model) -> NoReturn:
         f"{model.model_id} was asked to answer through the provider's batch API, whose bill comes long after; "
         "take the capability BatchModelRequests out"
     )
-
-
-def _tokens(usage: RequestUsage) -> Tokens:
-    return Tokens(
-        input=usage.input_tokens,
-        output=usage.output_tokens,
-        cached=usage.cache_read_tokens,
-        cache_write=usage.cache_write_tokens,
-    )
-
-
-def _surely_unbilled(error: BaseException) -> bool:
-    """Whether the request behind an error was surely not processed, and so not billed."""
-    if isinstance(error, ModelHTTPError):
-        # An error in a stream comes after the provider began to work.
-        return error.status_code in NOT_PROCESSED and not error.in_stream
-    return _never_sent(error)
-
-
-def _never_sent(error: BaseException) -> bool:
-    """Whether there was no connection over which the request could have gone."""
-    if isinstance(error, ModelConnectionError) and error.phase is not None:
-        return error.phase in ("pool", "connect") and not error.in_stream
-    seen: BaseException | None = error if isinstance(error, Exception) else None
-    while seen is not None:
-        if isinstance(seen, _CONNECTING):
-            return True
-        seen = seen.__cause__
-    return False
-
-
-_CONNECTING = (
-    httpx.ConnectError,
-    httpx.ConnectTimeout,
-    httpx.PoolTimeout,
-    httpx2.ConnectError,
-    httpx2.ConnectTimeout,
-    httpx2.PoolTimeout,
-)
-
-
-def _worth_retrying(error: BaseException) -> bool:
-    if isinstance(error, ModelQuotaExceededError):  # a 429 too, but waiting won't help
-        return False
-    if isinstance(error, ModelHTTPError):
-        return error.status_code in BUSY and not error.in_stream
-    return _never_sent(error)

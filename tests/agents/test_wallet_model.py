@@ -40,8 +40,8 @@ from pydantic_ai.providers.openai import OpenAIProvider
 from pydantic_ai.settings import ModelSettings
 from pydantic_ai.usage import RequestUsage
 
-from loopwright.agents import wallet_model
 from loopwright.agents.bound import UnboundedRequest
+from loopwright.agents.charging import NOT_PROCESSED
 from loopwright.agents.prices import PriceBook
 from loopwright.agents.wallet_model import Meter, Metered, WalletModel, current_meter, meter_model, metering
 from loopwright.core.errors import BudgetExceeded, StoreUnavailable, UnknownPrice, UnmeteredRequests
@@ -937,5 +937,5 @@ def test_the_price_of_a_function_model_has_to_be_declared() -> None:
 
 
 def test_statuses_that_are_surely_not_billed() -> None:
-    assert {400, 401, 404, 413, 422, 429, 503, 529} <= wallet_model.NOT_PROCESSED
-    assert not {200, 408, 409, 424, 499, 500, 502, 504} & wallet_model.NOT_PROCESSED
+    assert {400, 401, 404, 413, 422, 429, 503, 529} <= NOT_PROCESSED
+    assert not {200, 408, 409, 424, 499, 500, 502, 504} & NOT_PROCESSED
