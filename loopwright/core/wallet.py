@@ -15,8 +15,13 @@ Role = Literal["agent", "subagent", "judge", "evaluator", "guardrail", "compacti
 """Who spent the money: the breakdown of a run's cost."""
 
 LEAF_ROLES: frozenset[Role] = frozenset({"agent", "subagent", "judge", "guardrail", "compaction"})
-"""Roles whose reservations settle without waiting for another one. An evaluator's is held while its judge reserves, so
-whoever waited for it could wait for ever."""
+"""Roles whose reservations are worth waiting for: as a rule they settle without waiting for another one. An evaluator's
+is held while its judge reserves, so whoever waited for it could wait for ever. There are exceptions, such as a stream
+that is open while a tool of it asks another agent; therefore stores wait only so long while nothing settles."""
+
+LONGEST_WAIT = 120.0
+"""Seconds that a reservation waits while nothing settles. Then it is refused, for what it waits for may itself wait: a
+tool that asks an agent while the stream that called it is open."""
 
 Basis = Literal["usage", "reserved", "reported", "released"]
 """How a charge was found: from the response's usage; the whole reservation, because the usage can't be known;

@@ -14,7 +14,7 @@ from ..core.errors import BudgetExceeded, StoreUnavailable
 from ..core.events import BoundOverrun, IterationFinished, MoneyReserved, MoneySettled, RunEvent, TextDelta, WalletView
 from ..core.models import Cost
 from ..core.ports import Clock, Operation, Spender
-from ..core.wallet import LEAF_ROLES, ZERO, Charge, Reservation, Role, Wallet
+from ..core.wallet import LEAF_ROLES, LONGEST_WAIT, ZERO, Charge, Reservation, Role, Wallet
 from .tally import Tallies
 
 Sink = Callable[[RunEvent], None]
@@ -29,12 +29,22 @@ class MemoryRunStore:
         cap: the wallet's cap in USD, or `None`.
         clock: stamps the events.
         sinks: get each event, in order.
+        longest_wait: seconds that a reservation waits while nothing settles.
     """
 
-    def __init__(self, run_id: str, *, cap: Decimal | None, clock: Clock, sinks: Sequence[Sink] = ()) -> None:
+    def __init__(
+        self,
+        run_id: str,
+        *,
+        cap: Decimal | None,
+        clock: Clock,
+        sinks: Sequence[Sink] = (),
+        longest_wait: float = LONGEST_WAIT,
+    ) -> None:
         self.run_id = run_id
         self._clock = clock
         self._sinks = tuple(sinks)
+        self._longest_wait = longest_wait
         self._wallet = Wallet(cap=cap)
         self._numbers = count(1)
         self._seq = 0
@@ -59,7 +69,11 @@ class MemoryRunStore:
                 raise BudgetExceeded(needed=amount, available=free - keep, keep=keep)
             # It would fit if what is in flight came to nothing: its real cost is known once it settles.
             self._settled.clear()
-            await self._settled.wait()
+            try:
+                async with asyncio.timeout(self._longest_wait):
+                    await self._settled.wait()
+            except TimeoutError:
+                raise BudgetExceeded(needed=amount, available=free - keep, keep=keep) from None
         self._wallet = self._wallet.reserve(amount, keep=keep)
         self._in_flight += amount if spender.role in LEAF_ROLES else ZERO
         self._dearest[spender.role] = max(self._dearest[spender.role], amount)

@@ -40,7 +40,7 @@ from ..core.models import Cost, Direction, Iteration
 from ..core.ports import Operation, Spender
 from ..core.state import Past, RunState
 from ..core.text import clean_json
-from ..core.wallet import ZERO, Charge, Reservation, Role, Tokens, Wallet
+from ..core.wallet import LONGEST_WAIT, ZERO, Charge, Reservation, Role, Tokens, Wallet
 from .database import Database
 from .tally import Tallies
 
@@ -76,6 +76,7 @@ class PgRunStore:
         direction: which score is better.
         wallet: as it is now.
         on_text: gets text deltas, which are sent to viewers and not kept.
+        longest_wait: seconds that a reservation waits while nothing settles.
     """
 
     def __init__(
@@ -90,6 +91,7 @@ class PgRunStore:
         on_text: Callable[[TextDelta], None] | None = None,
         patience: Sequence[float] = PATIENCE,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        longest_wait: float = LONGEST_WAIT,
     ) -> None:
         self.run_id = run_id
         self.epoch = epoch
@@ -100,6 +102,8 @@ class PgRunStore:
         self._on_text = on_text
         self._patience = patience
         self._sleep = sleep
+        self._longest_wait = longest_wait
+        self._settlements = 0
         self._numbers = count(1)
         self._tallies = Tallies()
         self._dearest: dict[Role, Decimal] = {}
@@ -128,6 +132,7 @@ class PgRunStore:
             attempt=spender.attempt,
             iteration=spender.iteration,
         )
+        waits = _Waits(self._longest_wait)
         while True:
             # What an evaluator reports beyond what it declared is reserved after the fact, also by one who leaves.
             if self.leaving and (amount or spender.role != "evaluator"):
@@ -135,7 +140,7 @@ class PgRunStore:
             outcome, free = await self._try_to_reserve(reservation, keep)
             if outcome == "ok":
                 return reservation
-            if outcome == "refused":
+            if outcome == "refused" or waits.too_long((self._settlements, free)):
                 raise BudgetExceeded(needed=amount, available=(free or ZERO) - keep, keep=keep)
             await self._sleep(WAIT_SECONDS)
 
@@ -197,6 +202,7 @@ class PgRunStore:
         self._count(charges)
 
     def _count(self, charges: Sequence[Charge]) -> None:
+        self._settlements += 1
         for charge in charges:
             self._wallet = self._wallet.settle(charge.reservation.amount, charge.amount)
             self._tallies.add(charge)
@@ -500,6 +506,21 @@ async def take_run(
 
 async def _result(made: asyncio.Future[T]) -> T:
     return await made
+
+
+class _Waits:
+    """Says when somebody has waited too long for anything to change."""
+
+    def __init__(self, longest: float) -> None:
+        self._longest = longest
+        self._seen: object = None
+        self._since = 0.0
+
+    def too_long(self, state: object) -> bool:
+        now = asyncio.get_running_loop().time()
+        if state != self._seen:
+            self._seen, self._since = state, now
+        return now - self._since > self._longest
 
 
 def _json(events: Sequence[RunEvent]) -> str:

@@ -29,7 +29,7 @@ from loopwright.core.events import (
 )
 from loopwright.core.models import Cost
 from loopwright.core.ports import Operation, RunStore, Spender
-from loopwright.core.wallet import Basis, Charge, Reservation, Role, Tokens
+from loopwright.core.wallet import LONGEST_WAIT, Basis, Charge, Reservation, Role, Tokens
 from loopwright.store.embedded import EmbeddedServer
 from loopwright.store.memory import MemoryRunStore
 from loopwright.store.run_store import PgRunStore, take_run
@@ -66,21 +66,24 @@ async def store_factory(kind: tuple[str, EmbeddedServer | None]) -> AsyncGenerat
     _, server = kind
     if server is None:
 
-        async def in_memory(cap: str | None = "1") -> Opened:
-            return memory(cap)
+        async def in_memory(cap: str | None = "1", longest_wait: float = LONGEST_WAIT) -> Opened:
+            return memory(cap, longest_wait)
 
         yield in_memory
         return
     async with open_database(server) as database:
 
-        async def taken(run_id: str) -> PgRunStore:
+        async def taken(run_id: str, longest_wait: float = LONGEST_WAIT) -> PgRunStore:
             run = await take_run(database, run_id, "tests")
             assert run
-            store = PgRunStore(database, run_id, run.epoch, wallet=run.wallet, started_at=run.started_at)
+            started = run.started_at
+            store = PgRunStore(
+                database, run_id, run.epoch, wallet=run.wallet, started_at=started, longest_wait=longest_wait
+            )
             await store.load_past()
             return store
 
-        async def in_postgres(cap: str | None = "1") -> Opened:
+        async def in_postgres(cap: str | None = "1", longest_wait: float = LONGEST_WAIT) -> Opened:
             spec = {"name": "n", "goal": "g", "stop": {"max_iterations": 1}, "agent": {"model": "practice"}}
             run_id = await insert_run(database, spec, cap=cap)
 
@@ -90,19 +93,19 @@ async def store_factory(kind: tuple[str, EmbeddedServer | None]) -> AsyncGenerat
                     rows = await (await connection.execute(query, (run_id,))).fetchall()
                 return [EVENT.validate_python({**data, "seq": seq, "at": at}) for data, seq, at in rows]
 
-            return Opened(await taken(run_id), events, lambda: taken(run_id))
+            return Opened(await taken(run_id, longest_wait), events, lambda: taken(run_id))
 
         yield in_postgres
 
 
-def memory(cap: str | None = "1") -> Opened:
+def memory(cap: str | None = "1", longest_wait: float = LONGEST_WAIT) -> Opened:
     journal = MemoryJournal()
 
     async def events() -> list[RunEvent]:
         return journal.events
 
     amount = None if cap is None else Decimal(cap)
-    store = MemoryRunStore("r", cap=amount, clock=FakeClock(), sinks=[journal])
+    store = MemoryRunStore("r", cap=amount, clock=FakeClock(), sinks=[journal], longest_wait=longest_wait)
 
     async def later() -> RunStore:
         return store
@@ -200,6 +203,22 @@ async def test_an_evaluator_that_asks_a_judge_doesnt_wait_for_itself(store_facto
         await asyncio.wait_for(reserve(store, "0.5", JUDGE), 5)
     await settle(store, charge(held, "0", "released"))
     assert (await store.wallet()).free == 1
+
+
+async def test_nobody_waits_for_ever_for_what_does_not_settle(store_factory: StoreFactory) -> None:
+    """What is waited for may wait itself: a tool asks an agent while the stream that called it is open."""
+    store = (await store_factory("1", longest_wait=0.6)).store
+    held, other = await reserve(store, "0.7"), await reserve(store, "0.2")
+    waiting = asyncio.ensure_future(reserve(store, "0.5"))
+    await asyncio.wait([waiting], timeout=0.4)
+    await settle(store, charge(other, "0.2"))  # something settles, so it is worth waiting on
+    done, _ = await asyncio.wait([waiting], timeout=0.4)
+    assert not done
+    with pytest.raises(BudgetExceeded):
+        await asyncio.wait_for(waiting, 5)
+    await settle(store, charge(held, "0.1"))
+    assert (await store.wallet()).reserved == 0
+    assert (await reserve(store, "0.5")).amount == Decimal("0.5")
 
 
 async def test_a_cancelled_wait_holds_nothing(store_factory: StoreFactory) -> None:
