@@ -20,7 +20,7 @@ from ..store.jsonl import read_journal
 from .drive import drive, exit_code
 from .outcome import CANCELLED, ERROR, REACHED, refuse, say
 from .screens import Screen, screen_for
-from .text import duration, one_line, score_text
+from .text import duration, one_line, printable, score_text
 
 if TYPE_CHECKING:
     from ..service.assemble import WorstCase
@@ -94,14 +94,14 @@ def check_file(path: Path) -> int:
         return refuse(error, where=str(path))
     from ..service.assemble import worst_case
 
-    print(f"{path} is fine.")
+    print(printable(f"{path} is fine."))
     for line in _costs(worst_case(file.spec), budget_of(file.spec.stop_condition), file.spec.attempts):
-        print(line)
+        print(printable(line))
     return REACHED
 
 
 def _costs(worst: WorstCase, cap: Decimal | None, attempts: int) -> list[str]:
-    models = ", ".join(worst.models)
+    models = ", ".join(one_line(model, 200) for model in worst.models)
     if worst.total == 0:
         return [f"An iteration costs nothing ({models})."]
     parts = f"agent {show_usd(worst.agent)}, evaluator {show_usd(worst.evaluator)}"
@@ -137,9 +137,9 @@ def replay_journal(path: Path, expression: str) -> int:
         return refuse(error, where="")
     for run, answer in answers:
         if len(answers) > 1:
-            print(f"{run.started.run_id}:")
+            print(f"{one_line(run.started.run_id)}:")
         for line in _replayed(run, answer):
-            print(line)
+            print(printable(line))
     return REACHED
 
 

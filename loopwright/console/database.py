@@ -17,6 +17,7 @@ from ..core.errors import DatabaseAway, InvalidInput, Problem
 from ..settings import Settings
 from .outcome import ERROR, REACHED, say
 from .service import guarded, settings_with
+from .text import printable
 
 
 @dataclass(frozen=True)
@@ -112,7 +113,7 @@ def backup(path: Path) -> int:
                 draft.unlink(missing_ok=True)
                 return ERROR
             draft.replace(path)
-        print(f"wrote {path}")
+        print(printable(f"wrote {path}"))
         say("the key of stored secrets is not in it: keep LOOPWRIGHT_SECRET_KEY or the data folder's secret.key too")
         return REACHED
 
@@ -140,7 +141,7 @@ def restore(path: Path) -> int:
                 await _statement(place.maintenance, "drop database {} with (force)", fresh)
                 return ERROR
             await _swap(place.maintenance, fresh)
-        print(f"restored {path}; what was there before is kept as the database loopwright_before")
+        print(printable(f"restored {path}; what was there before is kept as the database loopwright_before"))
         return REACHED
 
     return guarded(run)

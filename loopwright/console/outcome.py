@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from .text import clean
+from .text import printable
 
 if TYPE_CHECKING:
     from ..core.errors import InvalidInput
@@ -31,7 +31,7 @@ def refuse(error: InvalidInput, *, where: str) -> int:
 def say(text: str) -> None:
     """Print a line to standard error, if anybody is there."""
     with suppress(OSError, ValueError):
-        print(clean(text), file=sys.stderr, flush=True)
+        print(printable(text), file=sys.stderr, flush=True)
 
 
 def guarded(command: Callable[[], object]) -> None:

@@ -15,6 +15,7 @@ from rich.text import Text
 from ..core.events import EVENT, RunEvent
 from ..core.result import RunResult
 from .live import RunScreen
+from .outcome import say
 from .plain import lines
 from .summary import summary
 from .view import RunView
@@ -128,8 +129,8 @@ class JsonScreen(_Lines):
 
     def end(self, result: RunResult, *, journal: Path, output: Path | None) -> None:
         """The stop reason, for whoever watches standard error."""
-        print(result.sentence, file=sys.stderr)
-        print(f"journal {journal}", file=sys.stderr, flush=True)
+        say(result.sentence)
+        say(f"journal {journal}")
 
 
 def screen_for(*, json: bool, environ: Mapping[str, str]) -> Screen:

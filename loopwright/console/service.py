@@ -20,7 +20,7 @@ from ..core.records import Run, RunSummary
 from ..settings import Settings
 from .outcome import CANCELLED, ERROR, REACHED, refuse, say
 from .screens import screen_for
-from .text import one_line, score_text
+from .text import one_line, printable, score_text
 
 if TYPE_CHECKING:
     from ..service.runtime import Runtime
@@ -85,7 +85,7 @@ async def list_runs(runtime: Runtime, me: Caller, *, limit: int, as_json: bool) 
 
     page = await runs.list_runs(runtime.database, me, limit=limit)
     for run in page.items:
-        print(run.model_dump_json() if as_json else _line(run))
+        print(run.model_dump_json() if as_json else printable(_line(run)))
     if not page.items and not as_json:
         say("there are no runs yet; start one with `loopwright run FILE` or over the API")
     return REACHED
@@ -103,7 +103,7 @@ async def show_run(runtime: Runtime, me: Caller, run_id: str, *, as_json: bool) 
     from ..service import runs
 
     run = await runs.get_run(runtime.database, me, run_id)
-    print(run.model_dump_json(indent=2) if as_json else "\n".join(_details(run)))
+    print(run.model_dump_json(indent=2) if as_json else printable("\n".join(_details(run))))
     return REACHED
 
 
@@ -135,7 +135,7 @@ async def watch_run(runtime: Runtime, me: Caller, run_id: str, *, as_json: bool)
         with suppress(OSError):
             screen.close()
     if ended and not as_json:
-        print(ended.sentence)
+        print(printable(ended.sentence))
     return REACHED
 
 
@@ -151,7 +151,9 @@ async def cancel_run(runtime: Runtime, me: Caller, run_id: str) -> int:
     from ..service.cancel import cancel_run as cancel
 
     run = await cancel(runtime, me, run_id)
-    print(run.sentence if run.status == "finished" else f"{run_id} is being cancelled; its best so far is kept")
+    print(
+        printable(run.sentence if run.status == "finished" else f"{run_id} is being cancelled; its best so far is kept")
+    )
     return REACHED
 
 
@@ -219,7 +221,8 @@ async def list_loops(runtime: Runtime, me: Caller, *, as_json: bool) -> int:
         page = await loops.list_loops(runtime, me, cursor=cursor, limit=200)
         for loop in page.items:
             worst = show_usd(loop.worst_case_usd)
-            print(loop.model_dump_json() if as_json else f"{loop.id}  {worst:>10} an iteration  {loop.name}")
+            line = f"{loop.id}  {worst:>10} an iteration  {one_line(loop.name, 200)}"
+            print(loop.model_dump_json() if as_json else line)
         if (cursor := page.next_cursor) is None:
             return REACHED
 
@@ -232,7 +235,7 @@ async def push_loop(runtime: Runtime, me: Caller, path: Path) -> int:
         pushed = await push(runtime, me, path, os.environ)
     except InvalidInput as error:
         return refuse(error, where=str(path))
-    print(f"{'stored' if pushed.new else 'changed'} {pushed.loop.name} ({pushed.loop.id})")
+    print(f"{'stored' if pushed.new else 'changed'} {one_line(pushed.loop.name, 200)} ({pushed.loop.id})")
     return REACHED
 
 
@@ -245,7 +248,7 @@ async def pull_loop(runtime: Runtime, me: Caller, name: str, output: Path | None
         print(text, end="")
         return REACHED
     _write(output, text)
-    print(f"wrote {output}")
+    print(printable(f"wrote {output}"))
     return REACHED
 
 

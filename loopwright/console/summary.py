@@ -10,7 +10,7 @@ from rich.text import Text
 from ..core.models import Cost
 from ..core.money import show_usd
 from ..core.result import RunResult
-from .text import clean, score_text
+from .text import printable, score_text
 
 LONGEST = 20_000
 """Characters of a candidate that a terminal shows; the whole is in the journal and in `--output`."""
@@ -19,16 +19,16 @@ LONGEST = 20_000
 def summary(result: RunResult, *, journal: Path, output: Path | None) -> Iterator[Text]:
     """The lines that end a run."""
     colour = {"target_reached": "bold green", "error": "bold red"}.get(result.stop_reason, "bold")
-    yield Text(clean(result.sentence), style=colour)
+    yield Text(printable(result.sentence), style=colour)
     yield Text()
     yield from _best(result)
     yield _cost(result.cost)
     if result.holdout:
         parted = result.holdout.parted_at is not None
-        yield _fact("holdout", clean(result.holdout.sentence), "yellow" if parted else "")
+        yield _fact("holdout", printable(result.holdout.sentence), "yellow" if parted else "")
     if output:
-        yield _fact("written", str(output))
-    yield _fact("journal", str(journal))
+        yield _fact("written", printable(output))
+    yield _fact("journal", printable(journal))
 
 
 def _best(result: RunResult) -> Iterator[Text]:
@@ -40,7 +40,7 @@ def _best(result: RunResult) -> Iterator[Text]:
     where = f"iteration {best.number}" + (f" of attempt {best.attempt}" if _several(result) else "")
     score = f", score {score_text(best.score)}" if best.score is not None else ""
     yield Text.assemble(("Best candidate", "bold"), (f"  {where}{score}", "dim"))
-    text = clean(best.text).rstrip("\n")
+    text = printable(best.text).rstrip("\n")
     yield Text(text[:LONGEST])
     if len(text) > LONGEST:
         rest = f"… and {len(text) - LONGEST:,} characters more: see the journal, or use --output FILE"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from ..core.text import CONTROL
+
 _ESCAPE = re.compile(
     r"\x1b\[[0-?]*[ -/]*[@-~]"  # colours and cursor movements
     r"|\x1b[\]PX^_].*?(?:\x07|\x1b\\|\Z)"  # titles, links, device control strings, with what they carry
@@ -11,22 +13,20 @@ _ESCAPE = re.compile(
     r"|\x9b[0-?]*[ -/]*[@-~]",
     re.DOTALL,
 )
-_CONTROL = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f"
-    "\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff"  # invisible ones, and those that turn the direction of reading
-    "\ud800-\udfff]"
-)
 
 
-def clean(text: str) -> str:
-    """The text without terminal control sequences; other control characters become `\N{REPLACEMENT CHARACTER}`."""
-    text = _ESCAPE.sub("", text).replace("\r\n", "\n").expandtabs(4)
-    return _CONTROL.sub("\N{REPLACEMENT CHARACTER}", text)
+def printable(text: object) -> str:
+    """What may be printed: without terminal control sequences, other control characters as U+FFFD.
+
+    Everything that comes from files, models and evaluators goes through here, names of files too.
+    """
+    text = _ESCAPE.sub("", str(text)).replace("\r\n", "\n").expandtabs(4)
+    return CONTROL.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
 def one_line(text: str, most: int = 1000) -> str:
     """The beginning of a text in one line, at most so many characters."""
-    start = " ".join(clean(text[: most * 2]).split())
+    start = " ".join(printable(text[: most * 2]).split())
     cut = len(start) > most or len(text) > most * 2
     return f"{start[: most - 1]}…" if cut else start
 

@@ -7,6 +7,14 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, JsonValue
 
+CONTROL = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f"
+    "\u00ad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
+    "\U000e0000-\U000e007f\ud800-\udfff]"
+)
+"""Control characters but for tab and line feed, and those that hide text or change its direction. Joiners (U+200C,
+U+200D) aren't here, since writing systems and emoji need them."""
+
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 
 
@@ -26,6 +34,17 @@ def clean_json(value: JsonValue) -> JsonValue:
             return {clean(key): clean_json(item) for key, item in value.items()}
         case _:
             return value
+
+
+def fence(text: str) -> str:
+    """A line of tildes that is longer than any run of tildes in the text, so that it can't end its fence."""
+    return "~" * max(3, max(map(len, re.findall("~+", text)), default=0) + 1)
+
+
+def fenced(label: str, text: str) -> str:
+    """Text that is not ours between two fences, the first with a label."""
+    line = fence(text)
+    return f"{line} {label}\n{text}\n{line}"
 
 
 def _clean_if_text(value: object) -> object:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from decimal import Decimal
 
@@ -14,6 +13,7 @@ from ..core.errors import EvaluatorFailed, InvalidInput, Problem
 from ..core.models import Candidate, EvaluationRequest, Feedback
 from ..core.ports import Evaluator, EvaluatorContext, Spender
 from ..core.spec import ModelChoice
+from ..core.text import fenced
 from .building import Surroundings
 from .parse import feedback_from_mapping
 
@@ -106,15 +106,8 @@ def _schema(low: float, high: float) -> dict[str, JsonValue]:
 
 
 def _question(request: EvaluationRequest) -> str:
-    return f"{_fenced('goal', request.goal)}\n\n{_fenced('candidate', _shown(request.candidate))}"
+    return f"{fenced('goal', request.goal)}\n\n{fenced('candidate', _shown(request.candidate))}"
 
 
 def _shown(candidate: Candidate) -> str:
     return candidate.text if candidate.data is None else to_json(candidate.data, indent=2).decode()
-
-
-def _fenced(label: str, text: str) -> str:
-    """`text` between lines of tildes that are longer than any run of tildes in it, so that it can't end its fence."""
-    longest = max((len(run) for run in re.findall("~+", text)), default=0)
-    fence = "~" * max(4, longest + 1)
-    return f"{fence} {label}\n{text}\n{fence}"

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..core.models import Iteration, Message, Prompt
 from ..core.state import RunState
 from ..core.stop import MaxIterations, Stop, Target
+from ..core.text import CONTROL, fence, fenced
 from .plan import Plan
 
 BYTES_A_TOKEN = 4
@@ -22,12 +22,6 @@ FENCES = 100
 
 LEAST_SHARE = 400
 """Bytes that an attempt must get to be worth showing; where the limit is small, fewer attempts are shown."""
-
-_CONTROL = re.compile(
-    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\U000e0000-\U000e007f\ud800-\udfff]"
-)
-"""Control characters, and those that hide text or change its direction: shown as escapes, so that people and models
-see the same. Joiners aren't here, since writing systems and emoji need them."""
 
 
 @dataclass(frozen=True)
@@ -188,17 +182,12 @@ def _data(name: str, text: str, most: int) -> str:
     if len(text) > 2 * most + 2:  # only what may be shown is worth looking at character by character
         hidden = len(text[most + 1 : -most - 1].encode(errors="replace"))
         text = text[: most + 1] + text[-most - 1 :]
-    escaped = _CONTROL.sub(lambda m: m[0].encode("unicode_escape").decode(), text)
+    # As escapes, so that people and models see the same.
+    escaped = CONTROL.sub(lambda m: m[0].encode("unicode_escape").decode(), text)
     safe = shorten(escaped, most, hidden)
-    fence = _fence(safe)
-    if len(safe.encode()) + 2 * len(fence) > most + FENCES:  # so many tildes that their fence would be as long again
+    if len(safe.encode()) + 2 * len(fence(safe)) > most + FENCES:  # so many tildes that their fence is as long again
         safe = shorten(escaped, most // 3, hidden)
-        fence = _fence(safe)
-    return f"{fence} {name}\n{safe}\n{fence}"
-
-
-def _fence(text: str) -> str:
-    return "~" * max(3, max(map(len, re.findall(r"~+", text)), default=0) + 1)
+    return fenced(name, safe)
 
 
 def shorten(text: str, most: int, hidden: int = 0) -> str:

@@ -228,6 +228,29 @@ def test_check_reports_all_problems_with_lines(folder: Path) -> None:
     assert "loop.yaml:15: zzz: is not a key here" in checked.stderr
 
 
+def test_what_check_and_replay_print_is_printable(folder: Path) -> None:
+    rude = "\x1b]0;title\x07"
+    model = f"openai:z{rude}z"
+    write_loop(
+        folder,
+        agent={"model": model, "base_url": "http://127.0.0.1:9/v1", "max_output_tokens": 64},
+        prices={model: {"input": 1, "output": 1}},
+    ).rename(folder / f"lo{rude}op.yaml")
+    checked = loopwright("check", f"lo{rude}op.yaml")
+    assert checked.exit_code == 0, checked.output
+    assert checked.stdout.startswith("loop.yaml is fine.\nOne iteration costs at worst")
+    assert "openai:zz" in checked.stdout
+    write_loop(folder)
+    for name in ("a.jsonl", "b.jsonl"):
+        loopwright("run", "loop.yaml", "--journal", name)
+    (first, second) = ((folder / name).read_text() for name in ("a.jsonl", "b.jsonl"))
+    run_id = json.loads(first.splitlines()[0])["run_id"]
+    (folder / "both.jsonl").write_text(first.replace(run_id, "ru\\u001b]0;title\\u0007n") + second)
+    replayed = loopwright("replay", "both.jsonl", "--stop", "max_iterations=2")
+    assert replayed.stdout.startswith("run:\n")
+    assert "\x1b" not in replayed.output + checked.output
+
+
 def test_check_of_a_function_that_isnt_there(folder: Path) -> None:
     write_loop(folder, "nope")
     checked = loopwright("check", "loop.yaml")

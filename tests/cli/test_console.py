@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
-from io import StringIO
+from io import BytesIO, StringIO
 from pathlib import Path
 
 import pytest
@@ -16,9 +16,9 @@ from rich.console import Console
 from loopwright.console.drive import exit_code
 from loopwright.console.live import RunScreen, cost_bar, cost_colour, sparkline
 from loopwright.console.plain import lines
-from loopwright.console.screens import PlainScreen, screen_for
+from loopwright.console.screens import JsonScreen, PlainScreen, screen_for
 from loopwright.console.summary import LONGEST, summary
-from loopwright.console.text import clean, duration, one_line
+from loopwright.console.text import duration, one_line, printable
 from loopwright.console.view import RunView
 from loopwright.core.events import (
     CandidateProduced,
@@ -231,15 +231,41 @@ def test_a_stop_that_was_asked_for_is_seen() -> None:
 
 
 def test_text_of_others_can_do_nothing_to_the_terminal() -> None:
-    assert clean(RUDE) == "[bold red]not markup[/] \ufffd\ufffdreversed"
+    assert printable(RUDE) == "[bold red]not markup[/] \ufffd\ufffdreversed"
     assert one_line("a\n b\tc " * 500, 20) == "a b c a b c a b c a…"
-    assert clean("a\r\nb\n") == "a\nb\n"
+    assert printable("a\r\nb\n") == "a\nb\n"
 
 
 @given(st.text(alphabet=st.sampled_from("\x1b[]0;1m\x07\x9b\\PX^_c\n\r\t\x00é字🙂\u202e\ud800ab")))
 def test_no_control_character_is_left(text: str) -> None:
-    for character in clean(text):
+    for character in printable(text):
         assert character == "\n" or character.isprintable()
+
+
+HIDDEN = "\u061c\u00ad\u200b\u2060\u2064\u206a\u206f\ufff9\ufffb\U000e0000\U000e0041\U000e007f"
+
+
+@pytest.mark.parametrize("character", HIDDEN)
+def test_what_hides_text_is_shown(character: str) -> None:
+    assert printable(f"a{character}b") == "a\ufffdb"
+
+
+def test_joiners_are_left_alone() -> None:
+    assert printable("👩\u200d👩 \u0646\u200c\u0647") == "👩\u200d👩 \u0646\u200c\u0647"
+
+
+def test_the_end_of_a_json_run_is_printable_too(capsys: pytest.CaptureFixture[str]) -> None:
+    result = RunResult(
+        run_id="r", best=None, stop_reason="error", sentence=RUDE, iterations=(), cost=Cost(), seconds=1.0
+    )
+    JsonScreen(BytesIO()).end(result, journal=Path("j\x1b]0;title\x07.jsonl"), output=None)
+    assert capsys.readouterr().err == "[bold red]not markup[/] \ufffd\ufffdreversed\njournal j.jsonl\n"
+
+
+def test_file_names_at_the_end_are_printable() -> None:
+    result = RunResult(run_id="r", best=None, stop_reason="error", sentence="s", iterations=(), cost=Cost(), seconds=1)
+    shown = [t.plain for t in summary(result, journal=Path("j\x1b[2J.jsonl"), output=Path("o\u202e.txt"))]
+    assert shown[-2:] == ["written o\ufffd.txt", "journal j.jsonl"]
 
 
 def test_no_way_to_the_screen_lets_control_characters_or_markup_through() -> None:

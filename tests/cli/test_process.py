@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from loopwright.console.text import clean
+from loopwright.console.text import printable
 from loopwright.core.events import EVENT, RunFinished
 from loopwright.store.jsonl import read_journal
 
@@ -141,7 +141,7 @@ def test_the_live_view_in_a_terminal(tmp_path: Path) -> None:
     assert code == 0
     assert written.startswith("\x1b[?25l")  # nothing but the view, in colour
     assert "\x1b[1;32m" in written
-    shown = clean(written)
+    shown = printable(written)
     assert "practice is a built-in search" in shown
     assert re.search(r"★ 1 in iteration \d+ · target 1", shown)
     assert "Reached the target 1" in shown
@@ -153,7 +153,7 @@ def test_ctrl_c_in_a_terminal_keeps_the_best(tmp_path: Path) -> None:
     write_loop(tmp_path, "slow")
     code, written = Terminal(tmp_path, ["run", "loop.yaml"]).run(interrupt_at=b"scoring the candidate")
     assert code == 130
-    shown = clean(written)
+    shown = printable(written)
     assert "Stopping; the best so far is kept." in shown
     assert "Cancelled" in shown
     assert "\x1b[?25h" in written

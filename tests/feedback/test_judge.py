@@ -57,7 +57,7 @@ async def test_the_model_gets_rubric_scale_goal_and_candidate(request_: Evaluati
     assert asked["spender"] == Spender(role="judge", attempt=2, iteration=3)
     assert "Rhymes {well}." in asked["instructions"]
     assert "from 1 (worst) to 10 (best)" in asked["instructions"]
-    assert asked["question"] == "~~~~ goal\na sentence\n~~~~\n\n~~~~ candidate\nthe sea\n~~~~"
+    assert asked["question"] == "~~~ goal\na sentence\n~~~\n\n~~~ candidate\nthe sea\n~~~"
     assert list(asked["schema"]["properties"]) == ["detail", "score"]
     assert "the sea" not in asked["instructions"]
     assert JUDGE.name == "judge test:judge"
@@ -74,7 +74,7 @@ async def test_a_candidate_can_not_end_its_fence(context: EvaluatorContext):
 async def test_a_structured_candidate_is_shown_as_json(context: EvaluatorContext):
     model = Model({"detail": "", "score": 1})
     await JUDGE.evaluate(request_for(Candidate(text="x", data={"line": "☃"})), replace(context, ask=model))
-    assert '~~~~ candidate\n{\n  "line": "☃"\n}\n~~~~' in model.asked[0]["question"]
+    assert '~~~ candidate\n{\n  "line": "☃"\n}\n~~~' in model.asked[0]["question"]
 
 
 @pytest.mark.parametrize(
