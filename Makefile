@@ -25,7 +25,7 @@ NEW_ENOUGH := import sys, venv; sys.exit(sys.version_info < (3, 11))
 PYTHON ?= $(shell for p in python3 python3.11 python3.12 python3.13 python3.14; do \
 	$$p -c '$(NEW_ENOUGH)' >/dev/null 2>&1 && { command -v $$p; break; }; done)
 
-.PHONY: help demo test lint format types layers current check lock generated images setup clean
+.PHONY: help demo test lint format types layers current check lock generated images screenshots setup clean
 
 help:
 	@sed -n '/^#/!q; s/^# \{0,1\}//p' $(firstword $(MAKEFILE_LIST))
@@ -70,6 +70,9 @@ generated: setup
 
 images: setup
 	@$(BIN)/python docs/make_images.py
+
+screenshots: setup
+	@$(BIN)/python docs/make_screenshots.py
 
 # --- the environment ---
 

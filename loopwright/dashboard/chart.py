@@ -167,13 +167,13 @@ def _better(new: float, old: float, direction: Direction) -> bool:
 
 def _steps(low: float, high: float) -> list[float]:
     """Three to seven round numbers that span the values."""
-    if low == high:
+    if high - low <= 1e-9 * max(1.0, abs(low), abs(high)):  # no difference that a chart could show
         low, high = low - abs(low) * 0.1 - 0.1, high + abs(high) * 0.1 + 0.1
     raw = (high - low) / 4
     power = 10.0 ** math.floor(math.log10(raw))
     size = next(factor * power for factor in (1, 2, 2.5, 5, 10) if factor * power >= raw)
     first, last = math.floor(low / size + 1e-9), math.ceil(high / size - 1e-9)
-    return [round(n * size, 12) for n in range(first, last + 1)]
+    return [float(f"{n * size:.12g}") for n in range(first, last + 1)]
 
 
 def _numbers(many: int) -> list[int]:

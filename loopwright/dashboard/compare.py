@@ -48,18 +48,22 @@ async def show(request: Request, rt: Rt, me: Me, run: Annotated[list[str] | None
     if not 2 <= len(chosen) <= 4:
         raise InvalidInput(Problem(field="run", message="tick two to four runs to compare them"))
     scored = await compare(rt.database, me, chosen)
+    title = f"{len(scored)} runs of {one_line(scored[0].run.loop_name, 60)}"
+    context = CompareContext(title=title, nav="/runs", sides=_sides(scored), chart=_chart(scored))
+    return page(request, "compare.html", context)
+
+
+def _sides(scored: Sequence[Scored]) -> list[Side]:
     first = _text(scored[0])
-    sides = [
+    return [
         Side(
             at=standing(each.run, datetime.now(UTC)),
-            name=f"{chr(65 + n)}",
+            name=chr(65 + n),
             text=_text(each),
             changes=diff(first, _text(each)) if n else (),
         )
         for n, each in enumerate(scored)
     ]
-    title = f"{len(sides)} runs of {one_line(scored[0].run.loop_name, 60)}"
-    return page(request, "compare.html", CompareContext(title=title, nav="/runs", sides=sides, chart=_chart(scored)))
 
 
 def _text(scored: Scored) -> str:

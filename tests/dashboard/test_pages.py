@@ -1,0 +1,267 @@
+"""The pages without a browser: who gets what, what is refused, what is kept when something is wrong."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import re
+from dataclasses import fields
+from pathlib import Path
+
+import httpx
+import pytest
+from jinja2 import meta
+
+import loopwright.dashboard
+from loopwright.dashboard import (
+    activity,
+    agents,
+    compare,
+    errors,
+    evaluators,
+    loop_form,
+    loops,
+    render,
+    run,
+    runs,
+    session,
+    tools,
+    usage,
+    workspace,
+)
+from loopwright.dashboard.install import PARTS
+from tests.api.world import SERVICE_KEY, Api
+from tests.postgres import ADMIN, OTHER, OWNER
+
+ROOT = Path(loopwright.dashboard.__file__).parent
+
+MACROS = {"area", "badge", "chart_svg", "choice", "diff_parts", "field", "wrongs"}
+
+CONTEXTS = {
+    "activity.html": activity.ActivityContext,
+    "agent.html": agents.AgentContext,
+    "agents.html": agents.AgentsContext,
+    "compare.html": compare.CompareContext,
+    "error.html": errors.ErrorContext,
+    "evaluators.html": evaluators.EvaluatorsContext,
+    "iteration.html": run.IterationContext,
+    "_iteration.html": run.IterationContext,
+    "loop.html": loops.LoopContext,
+    "loop_form.html": loop_form.LoopFormContext,
+    "loops.html": loops.LoopsContext,
+    "run.html": run.RunContext,
+    "run_live.html": run.RunContext,
+    "runs.html": runs.RunsContext,
+    "settings.html": workspace.SettingsContext,
+    "sign_in.html": session.SignInContext,
+    "tool.html": tools.ToolContext,
+    "tools.html": tools.ToolsContext,
+    "usage.html": usage.UsageContext,
+}
+
+
+async def get(api: Api, path: str, user: str = OWNER, **headers: str) -> httpx.Response:
+    return await api.call("GET", path, user=user, accept="text/html", **headers)
+
+
+async def post(api: Api, path: str, user: str | None = OWNER, /, **typed: str) -> httpx.Response:
+    headers = {"authorization": f"Bearer {SERVICE_KEY}", "x-triggered-by": user} if user else {}
+    return await api.http.post(path, data=typed, headers=headers)
+
+
+FORM = {
+    "name": "Sea", "goal": "Write a line about the sea.", "model": "practice", "evaluator_kind": "",
+    "max_iterations": "3", "budget_usd": "0.10",
+}  # fmt: skip
+
+
+async def test_what_every_page_carries(api: Api) -> None:
+    for path in ("/", "/runs", "/loops/new", "/settings", "/nothing-here", "/sign-in"):
+        answer = await get(api, path)
+        assert answer.headers["content-type"] == "text/html; charset=utf-8", path
+        policy = answer.headers["content-security-policy"]
+        assert "default-src 'self'" in policy and "unsafe" not in policy
+        assert answer.headers["cache-control"] == "no-store"
+        assert not re.search(r"<script(?![^>]*src=)|\sstyle=|\son[a-z]+=|https?://(?!localhost)", answer.text), path
+    asset = re.findall(r'/static/[^"]+', (await get(api, "/")).text)[0]
+    assert "immutable" in (await get(api, asset)).headers["cache-control"]
+
+
+async def test_who_is_not_signed_in_comes_back_after_it(api: Api) -> None:
+    answer = await api.call("GET", "/usage?by=role", user=None)
+    assert (answer.status_code, answer.headers["location"]) == (303, "/sign-in?next=%2Fusage%3Fby%3Drole")
+    assert (await api.call("GET", "/", user=None, sec_fetch_dest="empty")).status_code == 401
+    assert [session.own(each) for each in ("/a?b", "//evil", "https://evil", "/\\evil", "")] == [
+        "/a?b",
+        "/",
+        "/",
+        "/",
+        "/",
+    ]
+
+
+async def test_a_form_of_another_site_is_refused(api: Api) -> None:
+    for headers in ({"sec-fetch-site": "cross-site"}, {"origin": "https://evil.example"}):
+        answer = await api.http.post("/loops/new", data=FORM, headers=headers)
+        assert answer.status_code == 403
+    assert (await api.http.post("/api/loops", data=FORM)).status_code == 415  # the API takes JSON only
+    too_large = await api.http.post("/loops/new", data={"goal": "x" * 1_100_000})
+    assert too_large.status_code == 413
+    assert (await post(api, "/loops/new", **{**FORM, "goal": "a\0b"})).status_code == 400
+
+
+async def test_make_edit_run_and_delete_a_loop(api: Api) -> None:
+    made = await post(api, "/loops/new", **FORM, once="k1")
+    assert made.status_code == 303, made.text
+    path = made.headers["location"]
+    assert (await post(api, "/loops/new", **FORM, once="k1")).headers["location"] == path  # sent twice, made once
+    page = await get(api, path)
+    assert "on <b>practice</b>" in page.text and "after 3 iterations" in page.text and "$0.10" in page.text
+    edit = (await get(api, f"{path}/edit")).text
+    agent = re.findall(r'<option value="([0-9a-f-]{36})" selected>', edit)[0]
+    changed = {**FORM, "agent_id": agent, "max_iterations": "2", "version": "1", "visibility": "private"}
+    assert (await post(api, f"{path}/edit", **changed)).headers["location"] == f"{path}?note=saved"
+    stale = await post(api, f"{path}/edit", **changed)
+    assert stale.status_code == 412 and "read it again" in stale.text
+    started = await post(api, f"{path}/run", once="k2", max_iterations="1")
+    run_page = started.headers["location"]
+    finished = await api.finished(run_page.rpartition("/")[2])
+    assert (finished["iterations"], finished["door"]) == (1, "ui")
+    assert (await post(api, f"{path}/run", once="k2", max_iterations="1")).headers["location"] == run_page
+    assert (await post(api, f"{path}/delete", version="2")).headers["location"] == "/?note=deleted"
+    assert (await get(api, run_page)).status_code == 200  # the run stays
+
+
+async def test_what_was_typed_stays_when_something_is_wrong(api: Api) -> None:
+    typed = {**FORM, "goal": "Keep <me>", "max_iterations": "many", "budget_usd": "-1", "target_score": "high"}
+    answer = await post(api, "/loops/new", **typed)
+    assert answer.status_code == 422
+    assert "Keep &lt;me&gt;" in answer.text and 'value="many"' in answer.text
+    for words in ("must be a whole number", "US dollars", "must be a number such as 0.9"):
+        assert words in answer.text
+    none = await post(api, "/loops/new", **{**FORM, "max_iterations": "", "budget_usd": ""})
+    assert none.status_code == 422 and "surely fires" in none.text
+    assert (await api.get("/api/agents"))["items"] == []  # nothing is left of a loop that wasn't made
+    checked = await post(api, "/loops/check", **{**FORM, "model": "openai:no-such-model"})
+    assert set(checked.json()["wrong"]) == {"model"}
+    assert (await post(api, "/loops/check", **FORM)).json()["worst"].startswith("$0.")
+
+
+async def test_what_the_form_has_no_field_for_stays(api: Api) -> None:
+    loop = await api.make_loop(history={"recent": 1}, stop={"any": [{"max_iterations": 3}, {"budget_usd": "0.5"}]})
+    edit = (await get(api, f"/loops/{loop['id']}/edit")).text
+    assert "&#34;any&#34;" in edit  # shown as JSON
+    plain = await api.make_loop(history={"recent": 1}, name="plain")
+    typed = {**FORM, "agent_id": plain["agent_id"], "version": "1", "max_iterations": "7"}
+    assert (await post(api, f"/loops/{plain['id']}/edit", **typed)).status_code == 303
+    spec = (await api.get(f"/api/loops/{plain['id']}"))["spec"]
+    assert spec["history"] == {"recent": 1} and spec["stop"] == {"max_iterations": 7, "budget_usd": "0.10"}
+
+
+async def test_whose_is_whose(api: Api) -> None:
+    loop = await api.make_loop()
+    run_id = await api.start(loop)
+    await api.finished(run_id)
+    agent = loop["agent_id"]
+    for path in (f"/loops/{loop['id']}", f"/runs/{run_id}", f"/runs/{run_id}/live", f"/agents/{agent}"):
+        assert (await get(api, path)).status_code == 200, path
+        assert (await get(api, path, OTHER)).status_code == 404, path
+        assert (await get(api, path, ADMIN)).status_code == 200, path
+    for path in (f"/loops/{loop['id']}/run", f"/runs/{run_id}/stop", f"/runs/{run_id}/extend", f"/agents/{agent}/try"):
+        assert (await post(api, path, OTHER, message="x", iterations="1")).status_code == 404, path
+    shared = await api.make_loop(visibility="workspace", name="shared")
+    assert (await get(api, f"/loops/{shared['id']}/edit", OTHER)).status_code == 403
+    assert (await get(api, "/loops/nonsense")).status_code == 404
+
+
+async def test_agents_and_tools(api: Api) -> None:
+    made = await post(api, "/agents/new", name="Writer", model="practice", max_output_tokens="100", once="a")
+    path = made.headers["location"].partition("?")[0]
+    tried = await post(api, f"{path}/try", message="Find the code of 4 letters from A to F.", once="t")
+    trial = await api.finished(tried.headers["location"].rpartition("/")[2])
+    assert (trial["iterations"], trial["loop_id"], trial["cap_usd"]) == (1, None, "0.10")
+    assert (await post(api, f"{path}/try", message=" ")).status_code == 422
+    wrong = await post(api, path, name="Writer", model="openai:no-such", version="1")
+    assert wrong.status_code == 422 and "no price is known" in wrong.text
+    spec = '{"kind": "http", "name": "find", "description": "d", "url": "https://example.com/find"}'
+    tool = (await post(api, "/tools/new", spec=spec, active="yes", once="b")).headers["location"].partition("?")[0]
+    assert "find" in (await get(api, tool)).text
+    assert (await post(api, "/tools/new", spec="{")).status_code == 422
+    assert (await post(api, f"{tool}/delete", version="1")).status_code == 303
+    assert (await post(api, f"{path}/delete", version="1")).status_code == 303
+
+
+async def test_an_evaluator_is_tried_as_a_run_would_ask_it(api: Api) -> None:
+    refused = await post(api, "/evaluators/try", url="http://10.0.0.1/score", candidate="x")
+    assert refused.status_code == 422 and "LOOPWRIGHT_EGRESS_ALLOW" in refused.text
+    away = await post(api, "/evaluators/try", url="http://127.0.0.1:1/score", candidate="x")
+    assert away.status_code == 200 and "A run would refuse this" in away.text
+    scored = await api.http.post("/examples/words?want=3", json={"candidate": "one two three", "goal": "g"})
+    assert scored.json() == {"score": 1.0, "detail": "The text has 3 words, and 3 are wanted."}
+
+
+async def test_secrets_go_in_and_caps_are_set_by_admins(api: Api) -> None:
+    assert (await post(api, "/settings/secrets", name="A_KEY", value="s3cret-value")).status_code == 303
+    page = (await get(api, "/settings")).text
+    assert "A_KEY" in page and "s3cret-value" not in page
+    wrong = await post(api, "/settings/secrets", name="1 bad", value="s3cret-value")
+    assert wrong.status_code == 422 and "s3cret-value" not in wrong.text
+    assert (await post(api, f"/settings/people/{OWNER}", cap="5")).status_code == 403
+    assert (await post(api, f"/settings/people/{OWNER}", ADMIN, cap="5")).status_code == 303
+    assert "of $5.00" in (await get(api, "/usage")).text
+    assert (await post(api, "/settings/secrets/A_KEY/delete")).status_code == 303
+    assert "secret deleted" in (await get(api, "/activity")).text
+
+
+async def test_usage_by_everything(api: Api) -> None:
+    await api.finished(await api.start(await api.make_loop(name="=cmd()")))
+    for by in ("day", "context", "loop", "model", "role", "user"):
+        assert (await get(api, f"/usage?by={by}")).text.count("<tr>") == 2, by
+    table = await get(api, "/usage/csv?by=loop")
+    assert "attachment" in table.headers["content-disposition"] and "'=cmd()" in table.text
+
+
+async def test_search_filter_and_sort(api: Api) -> None:
+    for name in ("beta 100%", "alpha"):
+        await api.make_loop(name=name)
+    by_name = (await get(api, "/?order=name")).text
+    assert by_name.index("alpha</a>") < by_name.index("beta 100%</a>")
+    assert "alpha</a>" not in (await get(api, "/?q=0%25")).text
+    assert "alpha</a>" in (await get(api, "/?status=never")).text
+    assert "No loop fits" in (await get(api, "/?status=error")).text
+
+
+@pytest.mark.parametrize("name", sorted(CONTEXTS))
+def test_a_template_uses_what_its_context_has(name: str) -> None:
+    env = render.environment()
+    assert env.loader is not None
+    todo, used = [name], set[str]()
+    while todo:
+        source = env.loader.get_source(env, todo.pop())[0]
+        tree = env.parse(source)
+        used |= meta.find_undeclared_variables(tree)
+        todo += [each for each in meta.find_referenced_templates(tree) if each and each != "_macros.html"]
+    given = {each.name for each in fields(CONTEXTS[name])} | {"path", *env.globals}
+    assert used - given - MACROS - {"loop"} == set()
+
+
+def test_every_template_has_a_context() -> None:
+    pages = {path.name for path in (ROOT / "templates").glob("[!_]*.html")} - {"base.html"}
+    assert pages == {name for name in CONTEXTS if not name.startswith("_")}
+
+
+def test_routes_are_short() -> None:
+    for part in PARTS:
+        tree = ast.parse(Path(part.__file__ or "").read_text())
+        for node in tree.body:
+            if isinstance(node, ast.AsyncFunctionDef) and node.decorator_list:
+                assert (node.end_lineno or 0) - node.body[0].lineno < 15, node.name
+
+
+def test_vendored_files_are_what_they_are_said_to_be() -> None:
+    for folder, note in (
+        (ROOT, ROOT / "VENDORED.md"),
+        *((p, p / "VENDORED.md") for p in [Path(__file__).parent / "vendored"]),
+    ):
+        for name, digest in re.findall(r"^\| (\S+) \|.*\| ([0-9a-f]{64}) \|$", note.read_text(), re.M):
+            assert hashlib.sha256((folder / name).read_bytes()).hexdigest() == digest, name
