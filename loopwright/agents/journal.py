@@ -10,19 +10,22 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Generator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 from pydantic import JsonValue
 from pydantic_ai import ModelRetry, RunContext
+from pydantic_ai._run_context import get_current_run_context
 from pydantic_ai.capabilities.abstract import ValidatedToolArgs, WrapToolExecuteHandler
 from pydantic_ai.exceptions import ModelAPIError, ModelHTTPError
 from pydantic_ai.messages import ModelMessage, ModelMessagesTypeAdapter, ModelResponse, ToolCallPart
 from pydantic_ai.models import CompletedStreamedResponse, Model, ModelRequestParameters, StreamedResponse
 from pydantic_ai.models.wrapper import WrapperModel
 from pydantic_ai.settings import ModelSettings
-from pydantic_core import PydanticSerializationError, to_jsonable_python
+from pydantic_ai.usage import RunUsage
+from pydantic_core import PydanticSerializationError, to_json, to_jsonable_python
 
+from ..core.events import ToolCalled
 from ..core.ports import Operation, RunStore
 
 current_operation: ContextVar[Operation | None] = ContextVar("loopwright_current_operation", default=None)
@@ -37,6 +40,22 @@ class Seen:
     """Requests sent, retries included."""
     answered: int = 0
     """Requests that a response came back for, from the provider or from the journal."""
+    steps: set[tuple[int, str | None, int]] = field(default_factory=set[tuple[int, str | None, int]])
+    """Each usage, agent's run and step of it that had such a response."""
+
+    def answer(self) -> None:
+        """Count a response to the request that is being made."""
+        self.answered += 1
+        if (context := get_current_run_context()) is not None:
+            self.steps.add((id(context.usage), context.run_id, context.run_step))
+
+    def counted_in(self, usage: RunUsage) -> int:
+        """The most requests that `usage` can count if each of them passed through here.
+
+        pydantic-ai counts a step once, however often it was sent. Agents that keep a usage of their own are counted in
+        that one, and so hide nothing here.
+        """
+        return sum(owner == id(usage) for owner, _, _ in self.steps)
 
 
 class OperationNames:
@@ -104,7 +123,7 @@ class JournaledModel(WrapperModel):
         if found is None:
             return None
         response = response_of(found)
-        self._counts.answered += 1
+        self._counts.answer()
         return response
 
     async def request(
@@ -206,7 +225,21 @@ async def journaled_tool_call(
     plain = _plain(result)
     if plain is not None:
         await store.settle((), operation=operation, result=plain)
+    await store.append(
+        ToolCalled(
+            attempt=operation.attempt,
+            number=operation.iteration,
+            name=call.tool_name,
+            arguments=call.args_as_json_str(),
+            result=shown_result(result),
+        )
+    )
     return result
+
+
+def shown_result(result: object) -> str:
+    """A tool's result as the transcript shows it."""
+    return result if isinstance(result, str) else to_json(result, fallback=repr).decode()
 
 
 def _plain(result: object) -> JsonValue:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import cast
 
@@ -59,7 +60,7 @@ def _build_one(choice: ModelChoice, name: str, where: str, field: str) -> Model:
             infer_model(_by_chat(name) if "base_url" in options else name, provider) if options else infer_model(name)
         )
     except (UserError, ValueError) as error:
-        raise InvalidInput(Problem(field=field, message=f"{name!r}: {error}")) from None
+        raise InvalidInput(Problem(field=field, message=_in_our_words(name, str(error)))) from None
     except TypeError as error:
         message = f"the provider of {name!r} does not take base_url or api_key_env: {error}"
         raise InvalidInput(Problem(field=f"{where}.{_setting(options)}", message=message)) from None
@@ -98,3 +99,13 @@ def _by_chat(name: str) -> str:
 
 def _setting(options: dict[str, str]) -> str:
     return "base_url" if "base_url" in options else "api_key_env"
+
+
+def _in_our_words(name: str, error: str) -> str:
+    """What is wrong with a model, with the way out that a loop file has."""
+    if variable := re.search(r"\b[A-Z][A-Z0-9_]*_(?:API_KEY|TOKEN|KEY)\b", error):
+        return (
+            f"{name!r} needs a key: set the environment variable {variable[0]}, or name another one by `api_key_env`; "
+            "`base_url` reaches a server of your own, and `practice` plays without a key"
+        )
+    return f"{name!r}: {error}"

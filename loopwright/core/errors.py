@@ -86,10 +86,16 @@ class BudgetExceeded(LoopwrightError):
         self.available = available
         """What it may take, in USD: what is free but for what is kept."""
         free = max(available + keep, Decimal(0))
-        scoring = f", ${keep:f} more is kept to score what comes of it," if keep else ""
+        scoring = f", ${_plain(keep)} more is kept to score what comes of it," if keep else ""
         super().__init__(
-            f"{what} may cost up to ${needed:f}{scoring} and ${free:f} of the budget is free; it was not sent"
+            f"{what} may cost up to ${_plain(needed)}{scoring} and ${_plain(free)} of the budget is free; "
+            "it was not sent"
         )
+
+
+def _plain(amount: Decimal) -> str:
+    """Digits without trailing zeros: here each digit counts, since people raise a budget by what they read."""
+    return f"{amount.normalize():f}"
 
 
 class AgentFailed(LoopwrightError):

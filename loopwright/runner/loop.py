@@ -18,6 +18,9 @@ from ..core.wallet import Wallet
 from .history import show
 from .plan import Halt, Plan, Ports
 
+LEAVE_SECONDS = 15.0
+"""How long work may take to stop when it is cancelled; a settlement or the end of a process needs its time."""
+
 
 @dataclass
 class Draft:
@@ -117,10 +120,14 @@ class Attempt:
             await asyncio.wait({task, halted}, timeout=left, return_when=asyncio.FIRST_COMPLETED)
         except asyncio.CancelledError:  # the caller's own task was cancelled: it learns of it when all is recorded
             self.halt("cancelled")
+        halted.cancel()
         if not task.done():
             draft.interrupted = self.halt.reason or "time"
             task.cancel()
-        halted.cancel()
+            await asyncio.wait({task}, timeout=LEAVE_SECONDS)
+            if not task.done():  # somebody's code swallows cancellation: the run ends all the same, without it
+                draft.failure = f"interrupted: {draft.interrupted}; what was going on did not stop, and was left behind"
+                return
         with suppress(asyncio.CancelledError):
             await task
         if draft.interrupted and not draft.failure and not draft.feedback:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -216,6 +217,24 @@ async def test_what_is_in_flight_at_the_deadline_is_cancelled_and_charged() -> N
     assert result.best.text == "a"
     assert result.cost.total == Decimal("0.06")
     assert result.iterations[-1].failure == "interrupted: time"
+
+
+async def test_an_evaluator_that_swallows_its_cancellation_does_not_hold_up_the_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Stubborn(ScriptedEvaluator):
+        async def evaluate(self, request: Any, context: Any) -> Feedback:
+            while not freed.is_set():
+                with suppress(asyncio.CancelledError):
+                    await freed.wait()
+            return Feedback(score=1.0)
+
+    monkeypatch.setattr("loopwright.runner.loop.LEAVE_SECONDS", 0.05)
+    freed = asyncio.Event()
+    result = await loop_of(ScriptedAgent(["a"]), Stubborn(), stop=MaxSeconds(0.1)).run("g")
+    freed.set()
+    assert (result.stop_reason, result.iterations[0].text, result.iterations[0].score) == ("time", "a", None)
+    assert "did not stop, and was left behind" in (result.iterations[0].failure or "")
 
 
 async def test_cancel_keeps_the_best_and_what_is_paid_for() -> None:
