@@ -80,8 +80,32 @@ UNBOUNDED_SETTINGS: Final[Mapping[str, str]] = {
     "bedrock_guardrail_config": "guardrails have a price of their own",
     "bedrock_prompt_variables": "it adds a prompt that the provider keeps",
     "bedrock_additional_model_requests_fields": "it may hold anything",
+    "bedrock_inference_profile": "another model with another price may answer",
+    "xai_previous_response_id": "it adds messages that the provider keeps",
+    "xai_agent_count": "it makes the provider run several answers",
 }
 """Settings whose cost can't be bounded before the request, and why."""
+
+PLAIN_VALUES: Final[Mapping[str, frozenset[str]]] = {
+    "bedrock_service_tier": frozenset({"default"}),
+    "bedrock_performance_configuration": frozenset({"standard"}),
+    "google_cloud_service_tier": frozenset({"pt_then_on_demand", "pt_only", "on_demand", "pt_then_flex", "flex_only"}),
+}
+"""Settings that choose a tier of service, with the values that cost no more than the listed price."""
+
+HARMLESS_HEADERS: Final = frozenset(
+    {
+        "baggage",
+        "http-referer",
+        "traceparent",
+        "tracestate",
+        "user-agent",
+        "x-client-request-id",
+        "x-request-id",
+        "x-title",
+    }
+)
+"""Headers in `extra_headers` that say who asks. Others may turn on what costs more: `anthropic-beta`, tiers, routes."""
 
 HARMLESS_BODY: Final = frozenset(
     {
@@ -145,6 +169,7 @@ def _unbounded(
         yield f"the provider-side tool {tool.kind!r} has a price of its own; give the agent a tool that runs here"
     for name in UNBOUNDED_SETTINGS.keys() & {key for key, value in settings.items() if value}:
         yield f"the model setting {name!r} is on, and {UNBOUNDED_SETTINGS[name]}; take it out"
+    yield from _unbounded_values(settings)
     body = settings.get("extra_body")
     if isinstance(body, Mapping):
         for key in cast(Mapping[str, object], body).keys() - HARMLESS_BODY:
@@ -164,6 +189,21 @@ def _unbounded(
     last = messages[-1] if messages else None
     if isinstance(last, ModelResponse) and last.state == "suspended":
         yield "it continues an answer that the provider suspended"
+
+
+def _unbounded_values(settings: Mapping[str, object]) -> Iterator[str]:
+    for name, plain in PLAIN_VALUES.items():
+        value = settings.get(name)
+        chosen = [*cast(Mapping[str, object], value).values()] if isinstance(value, Mapping) else [value]
+        if value and not plain.issuperset(map(str, chosen)):
+            yield f"the model setting {name!r} is {', '.join(map(str, chosen))}, at a price of its own; take it out"
+    headers = settings.get("extra_headers")
+    if isinstance(headers, Mapping):
+        for name in cast(Mapping[str, object], headers):
+            if name.lower() not in HARMLESS_HEADERS:
+                yield f"the setting extra_headers has {name!r}, which may cost anything; take it out"
+    elif headers:
+        yield "the setting extra_headers is not a mapping"
 
 
 def _ignored_by_profile(model: Model) -> Sequence[str]:

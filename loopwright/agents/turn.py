@@ -106,7 +106,7 @@ def _refuse_unmetered(usage: RunUsage, meter: Meter) -> None:
     Raises:
         UnmeteredRequests: there are some.
     """
-    if (unseen := usage.requests - meter.seen) > 0:
+    if (unseen := usage.requests - meter.counts.counted_in(usage)) > 0:
         raise UnmeteredRequests(
             f"{unseen} model request(s) of this turn went around the wallet; give agents that your tools call "
             "the capability `loopwright.Metered()`"

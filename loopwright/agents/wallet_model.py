@@ -74,7 +74,7 @@ class Meter:
 
     @property
     def seen(self) -> int:
-        """Responses that passed through this meter. An agent that counts more made requests around the wallet."""
+        """Responses that passed through this meter."""
         return self.counts.answered
 
     def for_subagent(self) -> Meter:
@@ -285,7 +285,7 @@ class WalletModel(WrapperModel):
                 if not await self._again(error, attempt):
                     raise
             else:
-                self.meter.counts.answered += 1
+                self.meter.counts.answer()
                 await self._settle_response(rate, grant, response)
                 return response
         raise AssertionError("the last attempt returns or raises")
@@ -317,7 +317,7 @@ class WalletModel(WrapperModel):
                     if not await self._again(error, attempt):
                         raise
                 else:
-                    self.meter.counts.answered += 1
+                    self.meter.counts.answer()
                     break
             else:
                 raise AssertionError("the last attempt opens the stream or raises")

@@ -228,6 +228,9 @@ def refuse(
 def test_an_ordinary_request_is_not_refused() -> None:
     for model in MODELS:
         refuse(model, {"temperature": 0.3, "max_tokens": 5, "thinking": False})
+    refuse(MODELS[0], {"extra_headers": {"X-Title": "loop", "User-Agent": "x"}})
+    refuse(MODELS[0], {"bedrock_service_tier": {"type": "default"}, "google_cloud_service_tier": "on_demand"})
+    refuse(MODELS[0], {"bedrock_performance_configuration": {"latency": "standard"}})
     refuse(MODELS[0], {"extra_body": {"top_k": 3, "chat_template_kwargs": {"enable_thinking": False}}})
 
 
@@ -247,6 +250,16 @@ def test_a_provider_side_tool_is_refused(index: int) -> None:
         {"extra_body": {"n": 5}},
         {"extra_body": {"max_completion_tokens": 10**6}},
         {"extra_body": "n=5"},
+        {"xai_previous_response_id": "r1"},
+        {"xai_agent_count": 16},
+        {"bedrock_inference_profile": "arn:aws:bedrock:x"},
+        {"bedrock_service_tier": {"type": "priority"}},
+        {"bedrock_performance_configuration": {"latency": "optimized"}},
+        {"google_cloud_service_tier": "pt_then_priority"},
+        {"google_cloud_service_tier": "priority_only"},
+        {"extra_headers": {"anthropic-beta": "fast-mode-2026-02-01"}},
+        {"extra_headers": {"X-Title": "loop", "X-Vertex-AI-LLM-Shared-Request-Type": "priority"}},
+        {"extra_headers": [("anthropic-beta", "x")]},
     ],
 )
 def test_a_setting_that_may_cost_anything_is_refused(settings: dict[str, object]) -> None:

@@ -12,6 +12,8 @@ from pydantic import BaseModel
 from pydantic_ai import Agent, NativeOutput, PromptedOutput, RunContext, ToolOutput
 from pydantic_ai.capabilities import AbstractCapability
 from pydantic_ai.exceptions import UserError
+from pydantic_ai.messages import ModelResponse
+from pydantic_ai.models.wrapper import WrapperModel
 from pydantic_ai.settings import ModelSettings
 
 from loopwright import Metered
@@ -139,6 +141,9 @@ async def test_numbers_that_json_doesnt_have_are_asked_for_again(world: World) -
             },
             "recursive",
         ),
+        ({"type": "object", "properties": {"a": {"$ref": "#"}}}, "refers to itself"),
+        ({"type": "object", "$ref": "#"}, "refers to itself"),
+        ({"type": "object", "properties": {"a": {"$ref": "#/properties/a"}}}, "refers to itself"),
     ],
 )
 def test_a_schema_that_cant_be_used_is_refused(world: World, schema: dict[str, Any], message: str) -> None:
@@ -405,6 +410,37 @@ async def test_an_inner_agent_around_the_wallet_is_found_by_its_usage(world: Wor
     agent = outer_agent(world, inner_agent(world, metered=False), share_usage=True)
     with pytest.raises(UnmeteredRequests, match=r"1 model request.*loopwright\.Metered\(\)"):
         await world.take(agent, call("ask", question="?"), Reply(text="inner"), Reply(text="outer"))
+
+
+async def test_a_metered_agent_with_its_own_usage_does_not_hide_one_around_the_wallet(world: World) -> None:
+    metered, around = inner_agent(world, metered=True), inner_agent(world, metered=False)
+    agent = Agent(world.provider.openai())
+
+    @agent.tool
+    async def ask(ctx: RunContext[object]) -> str:  # pyright: ignore[reportUnusedFunction]
+        own = await metered.run("?")
+        return own.output + (await around.run("?", usage=ctx.usage)).output
+
+    with pytest.raises(UnmeteredRequests, match="1 model request"):
+        await world.take(agent, call("ask"))
+    assert world.provider.seen == 4
+
+
+async def test_an_answer_that_is_asked_for_twice_does_not_hide_one_around_the_wallet(world: World) -> None:
+    class Twice(WrapperModel):
+        async def request(self, *args: Any, **kwargs: Any) -> ModelResponse:
+            await self.wrapped.request(*args, **kwargs)
+            return await self.wrapped.request(*args, **kwargs)
+
+    around = inner_agent(world, metered=False)
+    agent = Agent(Twice(world.provider.openai()))
+
+    @agent.tool
+    async def ask(ctx: RunContext[object]) -> str:  # pyright: ignore[reportUnusedFunction]
+        return (await around.run("?", usage=ctx.usage)).output
+
+    with pytest.raises(UnmeteredRequests, match="1 model request"):
+        await world.take(agent, Reply(), call("ask"))
 
 
 async def test_it_is_found_in_a_turn_that_fails_too(world: World) -> None:
