@@ -30,6 +30,9 @@ class Scorer:
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
     _dearest: dict[str, Decimal] = field(default_factory=dict[str, Decimal])
     """The largest cost each evaluator reported: reserved from then on, also where none was declared."""
+    _heard: set[str] = field(default_factory=set[str])
+    """Evaluators that have said what an evaluation costs, if anything."""
+    _first: dict[str, asyncio.Lock] = field(default_factory=dict[str, asyncio.Lock])
 
     async def score(self, request: EvaluationRequest, context: EvaluatorContext) -> Feedback:
         """Score one candidate; a failure in passing is tried again.
@@ -66,6 +69,17 @@ class Scorer:
     async def _once(
         self, evaluator: Evaluator, request: EvaluationRequest, context: EvaluatorContext, operation: Operation
     ) -> Feedback:
+        """Evaluate once: alone until an evaluator that declares no cost has shown what it costs."""
+        if evaluator.max_cost_usd or evaluator.name in self._heard:
+            return await self._evaluate(evaluator, request, context, operation)
+        async with self._first.setdefault(evaluator.name, asyncio.Lock()):
+            if evaluator.name not in self._heard:
+                return await self._evaluate(evaluator, request, context, operation)
+        return await self._evaluate(evaluator, request, context, operation)
+
+    async def _evaluate(
+        self, evaluator: Evaluator, request: EvaluationRequest, context: EvaluatorContext, operation: Operation
+    ) -> Feedback:
         store = context.store
         spender = Spender(role="evaluator", attempt=request.attempt, iteration=request.iteration)
         most = max(evaluator.max_cost_usd, self._dearest.get(evaluator.name, ZERO))
@@ -91,6 +105,8 @@ class Scorer:
 
             async def book() -> None:
                 charges: list[Charge] = []
+                if result is not None or basis == "reported":
+                    self._heard.add(evaluator.name)
                 if cost or reservation:
                     self._dearest[evaluator.name] = max(self._dearest.get(evaluator.name, ZERO), cost)
                     held = reservation or await store.reserve(spender, evaluator.name, ZERO)

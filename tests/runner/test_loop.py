@@ -24,7 +24,8 @@ from loopwright.core.events import (
     RunFinished,
     RunStarted,
 )
-from loopwright.core.models import Feedback
+from loopwright.core.models import EvaluationRequest, Feedback
+from loopwright.core.ports import EvaluatorContext
 from loopwright.core.result import RunResult
 from loopwright.core.stop import Budget, MaxIterations, MaxSeconds, NoImprovement, Target, parse_stop
 from loopwright.runner.library import Loop, Wiring
@@ -319,6 +320,21 @@ async def test_attempts_share_one_wallet() -> None:
     assert all(e.wallet.spent + e.wallet.reserved <= Decimal("0.30") for e in settled)
 
 
+async def test_at_most_one_undeclared_cost_passes_the_cap() -> None:
+    """Whoever comes second waits for the first report, and then reserves as much."""
+
+    class Slow(ScriptedEvaluator):
+        async def evaluate(self, request: EvaluationRequest, context: EvaluatorContext) -> Feedback:
+            await asyncio.sleep(0.01)
+            return await super().evaluate(request, context)
+
+    evaluator = Slow([Feedback(score=0.1, cost_usd=Decimal("0.04"))])
+    loop = loop_of(ScriptedAgent(cost="0"), evaluator, stop=Budget("0.05") | MaxIterations(3), attempts=8)
+    result = await loop.run("g")
+    assert len(evaluator.requests) == 1
+    assert result.cost.total == Decimal("0.04")
+
+
 async def test_the_best_of_several_attempts_is_the_best_of_all() -> None:
     evaluator = ScriptedEvaluator([0.1, 0.4, 0.3])
     result = await loop_of(ScriptedAgent(["a"]), evaluator, stop=MaxIterations(1), attempts=3).run("g")
@@ -421,3 +437,14 @@ async def test_the_journal_tells_the_whole_run(tmp_path: Path) -> None:
 async def test_an_empty_goal_is_refused(goal: str) -> None:
     with pytest.raises(InvalidInput, match="goal"):
         await loop_of(ScriptedAgent()).run(goal)
+
+
+@pytest.mark.parametrize(
+    ("options", "field"),
+    [({"direction": "min"}, "direction"), ({"attempts": 0}, "attempts"), ({"evaluator": "ev:score"}, "evaluate"),
+     ({"evaluator": ScriptedEvaluator(), "holdout": 3}, "holdout"), ({"stop": 5}, "stop")],
+)  # fmt: skip
+def test_what_is_no_argument_is_refused_before_anything_is_paid(options: dict[str, Any], field: str) -> None:
+    with pytest.raises(InvalidInput) as refused:
+        loop_of(ScriptedAgent(), options.pop("evaluator", None), **options)
+    assert [problem.field for problem in refused.value.problems] == [field]
