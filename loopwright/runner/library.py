@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager, nullcontext
 from decimal import Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, cast, get_args
 
 from ..core.errors import InvalidInput, Problem, UnknownPrice
 from ..core.events import RunEvent, RunFinished
@@ -59,7 +59,7 @@ class Loop:
         name: what people call the loop.
 
     Raises:
-        InvalidInput: the stop condition can't work, and why.
+        InvalidInput: what can't work, and why: the stop condition, the direction, what is no evaluator.
     """
 
     def __init__(
@@ -77,8 +77,7 @@ class Loop:
         loop_done: bool = True,
         name: str = "loop",
     ) -> None:
-        if attempts < 1:
-            raise InvalidInput(Problem(field="attempts", message=f"must be 1 or more, not {attempts}"))
+        _check_arguments(direction, attempts, evaluate=evaluate, holdout=holdout)
         self.name = name
         self.stop = stop
         self.direction: Direction = direction
@@ -278,6 +277,21 @@ def new_run_id() -> str:
     import time
 
     return f"run_{int(time.time() * 1000):011x}{uuid.uuid4().hex[:10]}"
+
+
+def _check_arguments(direction: str, attempts: int, **evaluators: object) -> None:
+    """Refuse what a type checker would, for those who have none, before anything is paid for."""
+    problems: list[Problem] = []
+    if direction not in get_args(Direction):
+        problems.append(Problem(field="direction", message=f"must be maximize or minimize, not {direction!r}"))
+    if attempts < 1:
+        problems.append(Problem(field="attempts", message=f"must be 1 or more, not {attempts}"))
+    for name, given in evaluators.items():
+        if not (given is None or callable(given) or hasattr(given, "evaluate")):
+            message = f"must be a function of the candidate, or an Evaluator, not {type(given).__name__}"
+            problems.append(Problem(field=name, message=message))
+    if problems:
+        raise InvalidInput(*problems)
 
 
 def _evaluator(evaluate: Evaluate | Evaluator | None) -> Evaluator | None:
