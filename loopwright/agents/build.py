@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import TypeVar
 
-from pydantic import JsonValue
+from pydantic import JsonValue, TypeAdapter
 from pydantic_ai import Agent, ModelRetry, StructuredDict
 from pydantic_ai.exceptions import UserError
 from pydantic_ai.models import Model
@@ -122,9 +122,14 @@ def _check_output(schema: dict[str, JsonValue] | None, where: str) -> None:
 
 def _output_type(schema: dict[str, JsonValue], where: str, name: str | None) -> type[dict[str, JsonValue]]:
     try:
-        return StructuredDict(copy.deepcopy(schema), name=name)  # it writes the name into what it is given
+        kind = StructuredDict(copy.deepcopy(schema), name=name)  # it writes the name into what it is given
+        TypeAdapter[object](kind).json_schema()
     except UserError as error:
         raise InvalidInput(Problem(field=where, message=error.message)) from None
+    except (KeyError, RecursionError):
+        message = "refers to itself, or to a part that isn't under `$defs`, which can't be asked of a model"
+        raise InvalidInput(Problem(field=where, message=message)) from None
+    return kind
 
 
 def _not_json(output: object) -> str | None:

@@ -50,9 +50,11 @@ class ObjectSchema:
     def mistake(self, value: object) -> str | None:
         """What is most wrong with a value, and where, or `None` if it follows the schema."""
         errors = self._validator.iter_errors(value)
-        found = cast(
-            "jsonschema_exceptions.ValidationError | None", cast(Any, jsonschema_exceptions).best_match(errors)
-        )
+        try:
+            best = cast(Any, jsonschema_exceptions).best_match(errors)
+        except RecursionError:
+            return "$: it is nested too deeply, or the schema refers to itself in a circle"
+        found = cast("jsonschema_exceptions.ValidationError | None", best)
         return f"{found.json_path}: {found.message}"[:MOST_SHOWN] if found else None
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from ..core.errors import InvalidInput, Problem
 from ..core.money import show_usd
 from ..core.stop import Stop, budget_of, parse_stop, parse_stop_expression
+from ..files import refuse_special
 from ..runner.library import Loop, new_run_id
 from ..runner.replay import RecordedRun, Replayed, recorded_runs, replay
 from ..service.loop_files import LoopFile, Overrides, open_loop
@@ -75,10 +76,15 @@ def _check_output(output: Path | None) -> None:
         raise InvalidInput(Problem(field="--output", message=f"{output} is a folder; name a file"))
     if not output.parent.is_dir():
         raise InvalidInput(Problem(field="--output", message=f"there is no folder {output.parent}; make it first"))
+    try:
+        refuse_special(output, or_device=True)
+    except OSError as error:
+        raise InvalidInput(Problem(field="--output", message=f"can't write {output}: {error.strerror}")) from None
 
 
 def _write(output: Path, text: str) -> bool:
     try:
+        refuse_special(output, or_device=True)
         output.write_bytes(text.encode("utf-8", errors="replace"))
     except OSError as error:
         say(f"can't write {output}: {error.strerror or error}; the best candidate is in the journal")
@@ -151,6 +157,8 @@ def _stop_of(expression: str) -> Stop:
 
     try:
         return parse_stop(yaml.safe_load(expression))
+    except RecursionError:
+        raise InvalidInput(Problem(field="--stop", message="is nested too deeply")) from None
     except yaml.YAMLError as error:
         message = f"can't be read as JSON or YAML: {' '.join(str(error).split())}"
         raise InvalidInput(Problem(field="--stop", message=message)) from None

@@ -17,6 +17,7 @@ from ..core.errors import InvalidInput, LoopwrightError, Problem
 from ..core.events import EVENT, RunFinished
 from ..core.money import show_usd, usd
 from ..core.records import Run, RunSummary
+from ..files import refuse_special
 from ..settings import Settings
 from .outcome import CANCELLED, ERROR, REACHED, refuse, say
 from .screens import screen_for
@@ -254,6 +255,7 @@ async def pull_loop(runtime: Runtime, me: Caller, name: str, output: Path | None
 
 def _write(output: Path, text: str) -> None:
     try:
+        refuse_special(output, or_device=True)
         output.write_text(text, encoding="utf-8")
     except OSError as error:
         message = f"can't write {output}: {error.strerror or error}"

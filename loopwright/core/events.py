@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Annotated, Literal
 
-from pydantic import Field, JsonValue, TypeAdapter
+from pydantic import AwareDatetime, Field, JsonValue, TypeAdapter
 
 from .models import Cost, Direction, Frozen, Iteration
 from .money import Usd
@@ -30,7 +30,7 @@ class Event(Frozen):
 
     seq: int = 0
     """Position in the run's events, from 1; 0 for events that are not kept (text deltas)."""
-    at: datetime = UNSTAMPED
+    at: AwareDatetime = UNSTAMPED
     """When it was recorded."""
     run_id: str = ""
 

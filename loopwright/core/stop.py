@@ -35,6 +35,9 @@ NEEDS_A_SURE_STOP = (
 )
 
 
+MAX_NESTING = 60
+"""A condition whose JSON is nested deeper than this is refused."""
+
 T = TypeVar("T")
 
 
@@ -354,6 +357,8 @@ def parse_stop(value: object) -> Stop:
     Raises:
         InvalidInput: names every key or value that is not one.
     """
+    if _is_deep(value):
+        raise InvalidInput(Problem(field="", message=f"is nested deeper than {MAX_NESTING} levels"))
     if not isinstance(value, Mapping) or not value:
         known = ", ".join(CONDITIONS)
         raise InvalidInput(Problem(field="", message=f"must be an object with one or more of: {known}"))
@@ -372,6 +377,15 @@ def parse_stop(value: object) -> Stop:
     if problems:
         raise InvalidInput(*problems)
     return reduce(lambda a, b: a | b, stops) if len(stops) > 1 else stops[0]
+
+
+def _is_deep(value: object) -> bool:
+    level, depth = [value], 0
+    while level and depth <= MAX_NESTING:
+        inside = [tuple(cast(Mapping[object, object], v).values()) for v in level if isinstance(v, Mapping)]
+        inside += [tuple(cast(list[object], v)) for v in level if isinstance(v, list)]
+        level, depth = [item for items in inside for item in items], depth + 1
+    return bool(level)
 
 
 def parse_stop_expression(text: str) -> Stop:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from decimal import Decimal
+from itertools import count
 
 from ..core.errors import InvalidInput, Problem
 from ..core.events import IterationFinished, RunEvent, RunFinished, RunStarted
@@ -118,8 +119,15 @@ class _Folding:
                 keep=0,
                 wallet=wallet,
             )
-            for number in range(1, start.attempts + 1)
+            for number in self._attempts()
         }
+
+    def _attempts(self) -> list[int]:
+        """The attempts that have iterations, and one that has none where there are such: it has not ended."""
+        known, most = {event.iteration.attempt for event in self.run.iterations}, self.run.started.attempts
+        present = sorted(number for number in known if 1 <= number <= most)
+        absent = next(number for number in count(1) if number not in known)
+        return sorted([*present, absent]) if absent <= most else present
 
     @property
     def over(self) -> bool:
@@ -136,7 +144,7 @@ class _Folding:
         limit = seconds_of(self.stop)
         if cap is not None and spent > cap:
             self._end_all("budget", "it would have taken spending past the budget")
-        elif limit is not None and event.at > state.started_at + timedelta(seconds=limit):
+        elif limit is not None and (event.at - state.started_at).total_seconds() > limit:
             self._end_all("time", "it would have been in flight at the deadline")
         else:
             self._count(state, iteration, Wallet(cap=cap, spent=spent), event.at)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 import yaml
 
 from ..core.errors import InvalidInput, Problem
+from ..files import refuse_special
 
 MAX_BYTES = 1_000_000
 """A larger loop file is refused."""
@@ -24,6 +25,12 @@ MAX_VALUES = 50_000
 
 MAX_DEPTH = 60
 """A file that is nested deeper than this is refused."""
+
+MAX_KEY = 200
+"""A longer key is refused: the place of each value below it would repeat it."""
+
+MAX_PLACES = 10_000_000
+"""A file whose places come to more characters than this, written out, is refused."""
 
 MAX_PROBLEMS = 50
 """After so many problems the rest of the file is not looked at."""
@@ -83,6 +90,7 @@ def _refused(message: str, line: int | None = None) -> InvalidInput:
 
 def _text(path: Path) -> str:
     try:
+        refuse_special(path)
         with path.open("rb") as file:
             raw = file.read(MAX_BYTES + 1)
     except FileNotFoundError:
@@ -164,6 +172,7 @@ class _Reader:
         self.lines: dict[str, int] = {}
         self.problems: list[Problem] = []
         self._values = 0
+        self._characters = 0
 
     def read(self, node: yaml.Node, place: Place) -> object:
         """The data of a node."""
@@ -172,7 +181,7 @@ class _Reader:
             raise _refused(f"comes to more than {MAX_VALUES:,} values; use fewer aliases (`*name`)", _line(node))
         if len(place) > MAX_DEPTH:
             raise _refused(f"is nested deeper than {MAX_DEPTH} levels; a loop file never needs that", _line(node))
-        self.lines.setdefault(dotted(place), _line(node))
+        self._note(place, node)
         kind = str(node.tag).removeprefix(_TAG)
         if isinstance(node, yaml.MappingNode) and kind == "map":
             return self._mapping(node, place)
@@ -185,6 +194,14 @@ class _Reader:
         tag = _short(str(node.tag))
         self._problem(node, place, f"has the tag {tag}, which a loop file can't use; write plain YAML")
         return None
+
+    def _note(self, place: Place, node: yaml.Node) -> None:
+        """Remember where a value stands."""
+        where = dotted(place)
+        self._characters += len(where)
+        if self._characters > MAX_PLACES:
+            raise _refused("has too many values below long keys; use shorter ones", _line(node))
+        self.lines.setdefault(where, _line(node))
 
     def _scalar(self, node: yaml.ScalarNode, kind: str, place: Place) -> object:
         try:
@@ -212,6 +229,9 @@ class _Reader:
         for key, value in cast("list[tuple[yaml.Node, yaml.Node]]", node.value):
             if not isinstance(key, yaml.ScalarNode):
                 message = "has a key that is not plain text; put text that starts with { or [ in quotes"
+                self._problem(key, place, message)
+            elif len(key.value) > MAX_KEY:
+                message = f"has the key {_short(key.value)!r}, which is longer than {MAX_KEY} characters"
                 self._problem(key, place, message)
             elif key.value == "<<" and not key.style:
                 message = "merging with `<<` is not part of YAML 1.2, which loop files are read as; write the keys out"

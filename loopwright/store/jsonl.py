@@ -11,6 +11,7 @@ from pydantic_core import from_json
 
 from ..core.errors import InvalidInput, Problem
 from ..core.events import EVENT, RunEvent, RunResumed, RunStarted, TextDelta
+from ..files import refuse_special
 
 
 class JournalFile:
@@ -23,6 +24,7 @@ class JournalFile:
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         self.path = path
+        refuse_special(path, or_device=True)
         torn = _is_torn(path)
         self._file = path.open("ab", buffering=0)
         if torn:  # by a crash: what comes now begins on a line of its own
@@ -69,6 +71,7 @@ def read_journal(path: Path) -> Iterator[RunEvent]:
         InvalidInput: a line is not an event.
         OSError: the file can't be read.
     """
+    refuse_special(path)
     torn: InvalidInput | None = None
     for number, line in enumerate(path.read_bytes().split(b"\n"), start=1):
         if not line.strip():

@@ -122,6 +122,13 @@ async def test_arguments_that_break_the_schema_are_asked_for_again(world: World,
     assert len(world.charges) == 4
 
 
+async def test_a_schema_in_a_circle_is_no_traceback(world: World, endpoint: Endpoint) -> None:
+    tool = http_tool(endpoint, parameters=parameters(q={"$ref": "#/properties/q"}))
+    await world.take(world.agent(tools=[tool]), call("find", q="x"), Reply(text="I'll do without"))
+    assert "refers to itself in a circle" in world.told()[0]
+    assert endpoint.received == []
+
+
 async def test_arguments_that_never_follow_the_schema_fail_the_turn_and_all_of_it_is_paid(
     world: World, endpoint: Endpoint
 ) -> None:

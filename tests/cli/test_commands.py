@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -336,6 +337,61 @@ def test_replay_of_what_is_no_journal(folder: Path) -> None:
         answer = loopwright("replay", name, "--stop", "max_iterations=1")
         assert answer.exit_code == 2
         assert phrase in answer.stderr
+
+
+@pytest.mark.parametrize(
+    ("expression", "phrase"),
+    [
+        ('{"any": [' * 400 + '{"max_iterations": 1}' + "]}" * 400, "nested"),
+        ('{"any": [' * 40 + '{"max_iterations": 1}' + "]}" * 40, "nested deeper than 60 levels"),
+        ("max_seconds=1e999", "must be a finite number"),
+    ],
+)
+def test_replay_refuses_endless_conditions(journal: str, expression: str, phrase: str) -> None:
+    answer = loopwright("replay", journal, "--stop", expression)
+    assert answer.exit_code == 2
+    assert phrase in answer.stderr
+
+
+def test_replay_of_a_time_beyond_all_calendars(journal: str) -> None:
+    assert "would not have stopped" in loopwright("replay", journal, "--stop", "max_seconds=1e300").stdout
+
+
+def test_replay_of_a_journal_whose_times_have_no_zone(journal: str) -> None:
+    first, _, rest = Path(journal).read_text().partition("\n")
+    started = json.loads(first) | {"at": "2026-01-01T00:00:00"}
+    Path(journal).write_text(f"{json.dumps(started)}\n{rest}")
+    answer = loopwright("replay", journal, "--stop", "max_seconds=1")
+    assert answer.exit_code == 2
+    assert "j.jsonl:1: is not an event of a journal" in answer.stderr
+    assert "timezone" in answer.stderr
+
+
+# --- files that would block ---
+
+
+@pytest.mark.parametrize(
+    ("arguments", "field"),
+    [
+        (("check", "fifo"), "fifo: "),
+        (("run", "fifo"), "fifo: "),
+        (("run", "loop.yaml", "--journal", "fifo"), "--journal: can't write the journal fifo: "),
+        (("run", "loop.yaml", "--output", "fifo"), "--output: can't write fifo: "),
+        (("replay", "fifo", "--stop", "max_iterations=1"), "fifo: "),
+    ],
+)
+def test_a_fifo_is_refused_and_not_waited_for(folder: Path, arguments: tuple[str, ...], field: str) -> None:
+    write_loop(folder)
+    os.mkfifo(folder / "fifo")
+    refused = loopwright(*arguments)
+    assert refused.exit_code == 2
+    assert field in refused.stderr
+    assert "it is not a regular file" in refused.stderr
+
+
+def test_a_device_may_be_written_to(folder: Path) -> None:
+    write_loop(folder)
+    assert loopwright("run", "loop.yaml", "--output", "/dev/null", "--journal", "/dev/null").exit_code == 0
 
 
 # --- schema, version ---

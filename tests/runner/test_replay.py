@@ -244,3 +244,15 @@ def test_a_finished_run_keeps_its_end() -> None:
     end = RunFinished(stop_reason="time", sentence="s", best=None, cost=Cost(), iterations=0, seconds=1)
     (run,) = recorded_runs([RISING.started, end])
     assert run.finished is end
+
+
+def test_attempts_without_iterations_cost_nothing_and_never_end() -> None:
+    run = recorded([finished(0.5, 1), finished(0.6, 2, attempt=7)], attempts=10**18)
+    answer = replay(run, stop("max_iterations=1"))
+    assert (answer.iterations, answer.reason) == (2, None)
+    both = recorded([finished(0.5, 1), finished(0.6, 2, attempt=2)], attempts=2)
+    assert replay(both, stop("max_iterations=1")).reason == "max_iterations"
+
+
+def test_a_time_beyond_all_calendars() -> None:
+    assert replay(RISING, stop("max_seconds=1e300")).reason is None

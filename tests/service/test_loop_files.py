@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from pathlib import Path
 from textwrap import dedent
 
@@ -225,6 +226,8 @@ CASES = {
         "agent.tools.0.command.0",
         "PATH",
     ),
+    "a long key": (AGENT + f'? "{"k" * 201}"\n: 1\n', 5, "", "longer than 200 characters"),
+    "a complex key": (AGENT + "? [a, b]\n: 1\n", 5, "", "a key that is not plain text"),
     # what must fit together
     "two addresses": (
         TOOLS + "    - {kind: mcp, name: a, url: 'http://a', command: [ls]}\n",
@@ -284,6 +287,18 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     for path, phrase in ((tmp_path / "no.yaml", "does not exist"), (tmp_path, "is a folder")):
         with pytest.raises(InvalidInput, match=phrase):
             read_loop_file(path, environ={})
+
+
+def test_long_keys_around_many_values_are_given_up_early(folder: Path) -> None:
+    keys = "".join(f"{' ' * depth}{'k' * 200}:\n" for depth in range(50))
+    text = AGENT + keys + f"{' ' * 50}[{','.join('1' * 45_000)}]\n"
+    tracemalloc.start()
+    try:
+        (problem,) = problems(folder, text)
+        assert tracemalloc.get_traced_memory()[1] < 200_000_000
+    finally:
+        tracemalloc.stop()
+    assert "too many values below long keys" in problem.message
 
 
 def test_everything_is_reported_at_once_in_the_order_of_the_lines(folder: Path) -> None:
