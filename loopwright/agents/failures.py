@@ -45,9 +45,13 @@ def hide_key(name: str) -> None:
     _key_names.add(name)
 
 
+def without_keys(text: str) -> str:
+    """Somebody else's text without API keys, which providers like to quote."""
+    return without_secrets(text, {*_key_names, *filter(_KEY_NAME.search, named_values())})
+
+
 def _fit(text: str) -> str:
-    """Somebody else's text without API keys, which providers like to quote, and not too long."""
-    return _shortened(without_secrets(text, {*_key_names, *filter(_KEY_NAME.search, named_values())}))
+    return _shortened(without_keys(text))
 
 
 def _rank(error: LoopwrightError) -> int:

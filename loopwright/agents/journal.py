@@ -27,6 +27,7 @@ from pydantic_core import PydanticSerializationError, to_json, to_jsonable_pytho
 
 from ..core.events import ToolCalled
 from ..core.ports import Operation, RunStore
+from .failures import without_keys
 
 current_operation: ContextVar[Operation | None] = ContextVar("loopwright_current_operation", default=None)
 """The operation that the request being sent belongs to; its result is recorded with its money."""
@@ -180,7 +181,7 @@ def failure_json(error: BaseException) -> JsonValue:
     if not isinstance(error, ModelAPIError):
         return None
     status = error.status_code if isinstance(error, ModelHTTPError) else None
-    return {"failed": str(error), "model": error.model_name, "status": status}
+    return {"failed": without_keys(str(error)), "model": error.model_name, "status": status}
 
 
 def response_of(found: JsonValue) -> ModelResponse:
