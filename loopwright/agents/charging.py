@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from decimal import Decimal
 from typing import Final
@@ -15,6 +16,7 @@ from pydantic_ai.models import StreamedResponse
 from pydantic_ai.usage import RequestUsage
 
 from ..core.wallet import Charge, Reservation, Tokens
+from .failures import without_keys
 from .journal import response_json
 from .prices import MOST_TOKENS, ModelRate
 
@@ -69,9 +71,11 @@ def whole(reservation: Reservation, why: str) -> Charge:
 
 
 def told(error: BaseException) -> str:
-    """An error in words, also one that can't be put into words itself."""
+    """An error in words without API keys, also one that can't be put into words itself."""
+    if isinstance(error, asyncio.CancelledError):
+        return "it was cut off while it was under way"
     try:
-        return f"{type(error).__name__}: {error}"[:LONGEST_WHY]
+        return without_keys(f"{type(error).__name__}: {error}")[:LONGEST_WHY]
     except Exception:  # noqa: BLE001 - somebody else's `__str__`
         return type(error).__name__
 

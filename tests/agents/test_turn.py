@@ -608,6 +608,7 @@ async def test_a_provider_that_quotes_the_api_key(world: World, monkeypatch: pyt
     body = b'{"error": {"message": "Incorrect API key: topsecret\\/abc"}}'
     with pytest.raises(AgentFailed, match=r"Incorrect API key: \$\{LW_PROVIDERS\}"):
         await world.take(agent, Reply(status=401, body=body))
+    assert "topsecret" not in repr(world.journal.events)
 
 
 def test_long_errors_are_shortened() -> None:
