@@ -23,6 +23,11 @@ from loopwright.service.runtime import LOCAL_OWNER  # noqa: E402
 from tests.dashboard.site import CHROMIUM, Site, open_site  # noqa: E402
 from tests.postgres import server  # noqa: E402
 
+DOCS = ROOT / "docs" / "images"
+
+IN_DOCS = {"loops-light-1280", "run-light-1280", "run-dark-1280", "run-light-375", "compare-light-1280"}
+"""What the documentation shows; into another folder go all of them."""
+
 GOAL = "Write a tagline for a bakery that is open all night. At most 60 characters, warm, and no pun on dough."
 
 TRIES: tuple[tuple[str, float, str], ...] = (
@@ -82,7 +87,8 @@ def _run(
 ) -> str:  # fmt: skip
     which, nth, many = place
     run_id = f"run_{which:03x}{nth:03x}{'c0ffee1dea5'[:11]}{which}{nth}"
-    tries = [each for each in TRIES if each[1] <= best + 1e-9]
+    whole = nth == many - 1
+    tries = [each for n, each in enumerate(TRIES) if each[1] <= best + 1e-9 and (whole or (n + nth) % 3)]
     spent = 0.0113 * len(tries) if reason != "budget" else 0.4991
     connection.execute(
         """
@@ -165,8 +171,9 @@ def _pages(page: Page, runs: list[str], folder: Path, kind: str) -> None:
         if name == "run":
             page.click("#log details >> nth=0 >> summary")
             page.wait_for_selector(".told")
-        page.screenshot(path=folder / f"{name}-{kind}.png", full_page=name != "edit")
+        if folder != DOCS or f"{name}-{kind}" in IN_DOCS:
+            page.screenshot(path=folder / f"{name}-{kind}.png", full_page=name != "edit")
 
 
 if __name__ == "__main__":
-    shoot(Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "docs" / "images")
+    shoot(Path(sys.argv[1]) if len(sys.argv) > 1 else DOCS)

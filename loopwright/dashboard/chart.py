@@ -10,8 +10,8 @@ from ..core.models import Direction
 from ..service.scores import Point
 from .text import score
 
-WIDTH, HEIGHT = 960, 260
-LEFT, RIGHT, TOP, BOTTOM = 54, 16, 14, 28
+WIDTH, HEIGHT = 960, 290
+LEFT, RIGHT, TOP, BOTTOM = 60, 16, 14, 30
 MOST_POINTS = 300
 """More points than this are thinned: of each stretch its lowest, its highest and its last stay."""
 

@@ -41,13 +41,18 @@ def limits_of(stop: Mapping[str, Any]) -> Limits:
     )
 
 
+ORDER: Sequence[type[Stop]] = (Target, MaxIterations, Budget, MaxSeconds, NoImprovement)
+"""How people would say it: stored conditions have lost the order in which they were written."""
+
+
 def stops(stop: Mapping[str, Any]) -> str:
     """When a loop stops, as the end of a sentence: `stops at 0.9, after 20 iterations or $2.00`."""
     try:
         parts = parse_stop(dict(stop)).parts()
     except InvalidInput:
         return "stops by a condition that can't be read"
-    found = [words for part in parts if (words := _stop_words(part))]
+    inside = sorted(parts, key=lambda part: ORDER.index(type(part)) if type(part) in ORDER else len(ORDER))
+    found = [words for part in inside if (words := _stop_words(part))]
     return f"stops {_joined(found)}" if found else "stops when the agent says that it is done"
 
 

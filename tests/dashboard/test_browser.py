@@ -240,7 +240,7 @@ def test_axe_finds_nothing(browser: Browser, site: Site, scheme: str) -> None:
             wide = page.evaluate("document.documentElement.scrollWidth")
             found += [f"{path} is {wide} wide"] if wide > 375 else []
             page.set_viewport_size({"width": 1280, "height": 800})
-    assert found == []
+    assert not found, "\n".join(found)
 
 
 def test_the_page_outlives_its_server_and_its_session(

@@ -1,12 +1,15 @@
 // Small things that every page works without: times in the viewer's zone, keys, copying, a form that checks itself.
 (() => {
-  const zone = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "short" });
+  const clock = { day: "numeric", month: "short", hour: "2-digit", minute: "2-digit" };
+  const thisYear = new Intl.DateTimeFormat(undefined, clock);
+  const otherYear = new Intl.DateTimeFormat(undefined, { ...clock, year: "numeric" });
   const exact = new Intl.DateTimeFormat(undefined, { dateStyle: "full", timeStyle: "long" });
   window.loopwright = {
     localize(root) {
       for (const time of root.querySelectorAll("time[datetime]:not([data-local])")) {
         const moment = new Date(time.dateTime);
-        time.textContent = zone.format(moment);
+        const short = moment.getFullYear() === new Date().getFullYear() ? thisYear : otherYear;
+        time.textContent = short.format(moment);
         time.title = exact.format(moment);
         time.dataset.local = "";
       }
