@@ -32,7 +32,7 @@ router = APIRouter(prefix="/loops", route_class=PageRoute)
 FIELDS = (
     "name", "goal", "agent_id", "model", "instructions", "max_output_tokens", "evaluator_kind", "evaluator_url",
     "evaluator_timeout", "judge_model", "rubric", "scale_low", "scale_high", "direction", "target_score",
-    "max_iterations", "budget_usd", "max_seconds", "no_improvement", "attempts", "visibility", "raw",
+    "max_iterations", "budget_usd", "max_seconds", "no_improvement", "attempts", "visibility", "raw", "stop",
 )  # fmt: skip
 
 PLAIN_STOPS = frozenset({"target_score", "max_iterations", "budget_usd", "max_seconds", "no_improvement"})
