@@ -57,7 +57,7 @@ def is_there(name: str) -> bool:
 
 async def until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(10):
-        while not condition():  # noqa: ASYNC110 - other processes set no events
+        while not condition():
             await asyncio.sleep(0.005)
 
 
