@@ -56,3 +56,16 @@ def _without_timings(body: bytes | str) -> bytes | str:
         return body
     kept = {name: value for name, value in answer.items() if name not in ("timings", "system_fingerprint")}
     return json.dumps(kept | ({"created": 1, "id": "x"} if "created" in kept else {}), ensure_ascii=False).encode()
+
+
+WIDE = ("durability/", "dashboard/test_browser.py")
+"""Tests of whole servers, a browser and killed processes. They take minutes and the machine for themselves."""
+
+
+@pytest.hookimpl(tryfirst=True)  # before `-m` chooses
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark them, so that `make test` leaves them to `make test-wide`."""
+    here = Path(__file__).parent
+    for item in items:
+        if item.path.relative_to(here).as_posix().startswith(WIDE):
+            item.add_marker(pytest.mark.wide)
