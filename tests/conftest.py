@@ -58,8 +58,9 @@ def _without_timings(body: bytes | str) -> bytes | str:
     return json.dumps(kept | ({"created": 1, "id": "x"} if "created" in kept else {}), ensure_ascii=False).encode()
 
 
-WIDE = ("durability/", "dashboard/test_browser.py")
-"""Tests of whole servers, a browser and killed processes. They take minutes and the machine for themselves."""
+WIDE = ("api/", "cli/test_service.py", "dashboard/", "durability/", "store/test_lists.py", "store/test_rls.py")
+"""Tests of the service as a whole: servers, a database, a browser, killed processes. They take minutes and the machine
+for themselves."""
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` chooses
