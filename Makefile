@@ -1,5 +1,5 @@
 # make demo   watch a loop run: no key, no service, 15 s after set-up
-# make test   the tests, offline; make test-wide those of whole servers, a browser and killed processes
+# make test   the tests, offline
 # make check  tests, lint, types, layers and whether generated files are up to date: what CI runs
 # make lock   resolve the dependencies (needs uv); with UPGRADE=1 to their newest versions
 #
@@ -25,7 +25,7 @@ NEW_ENOUGH := import sys, venv; sys.exit(sys.version_info < (3, 11))
 PYTHON ?= $(shell for p in python3 python3.11 python3.12 python3.13 python3.14; do \
 	$$p -c '$(NEW_ENOUGH)' >/dev/null 2>&1 && { command -v $$p; break; }; done)
 
-.PHONY: help demo test test-wide lint format types layers current check lock generated images screenshots setup clean
+.PHONY: help demo test lint format types layers current check lock generated images screenshots setup clean
 
 help:
 	@sed -n '/^#/!q; s/^# \{0,1\}//p' $(firstword $(MAKEFILE_LIST))
@@ -37,9 +37,6 @@ demo: setup
 
 test: setup
 	@$(BIN)/python -m pytest -n $(JOBS) --maxprocesses=8
-
-test-wide: setup
-	@$(BIN)/python -m pytest -n $(JOBS) --maxprocesses=8 -m wide
 
 lint: setup
 	@$(BIN)/ruff check .

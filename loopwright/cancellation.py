@@ -1,9 +1,9 @@
-"""What must be done to its end whoever is cancelled meanwhile: booking money above all."""
+"""What must be done to its end whoever is cancelled meanwhile, booking money above all; and ending what must end."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterable
 from typing import Any, TypeVar
 
 import anyio
@@ -29,3 +29,17 @@ async def whatever_happens(coroutine: Coroutine[Any, Any, T]) -> T:
     if cancelled is not None:
         raise cancelled
     return result
+
+
+AGAIN_SECONDS = 1.0
+"""After how long a task that did not end is cancelled once more."""
+
+
+async def end_all(tasks: Iterable[asyncio.Task[Any]]) -> None:
+    """Cancel background tasks and return when all have ended, whatever they raise. A task that loses a cancellation on
+    its way, to a library that drops it, is cancelled again."""
+    left = {task for task in tasks if not task.done()}
+    while left:
+        for task in left:
+            task.cancel()
+        _, left = await asyncio.wait(left, timeout=AGAIN_SECONDS)

@@ -56,17 +56,3 @@ def _without_timings(body: bytes | str) -> bytes | str:
         return body
     kept = {name: value for name, value in answer.items() if name not in ("timings", "system_fingerprint")}
     return json.dumps(kept | ({"created": 1, "id": "x"} if "created" in kept else {}), ensure_ascii=False).encode()
-
-
-WIDE = ("api/", "cli/test_service.py", "dashboard/", "durability/", "store/test_lists.py", "store/test_rls.py")
-"""Tests of the service as a whole: servers, a database, a browser, killed processes. They take minutes and the machine
-for themselves."""
-
-
-@pytest.hookimpl(tryfirst=True)  # before `-m` chooses
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark them, so that `make test` leaves them to `make test-wide`."""
-    here = Path(__file__).parent
-    for item in items:
-        if item.path.relative_to(here).as_posix().startswith(WIDE):
-            item.add_marker(pytest.mark.wide)

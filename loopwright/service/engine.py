@@ -19,6 +19,7 @@ from typing import Any
 import psycopg
 from dbos import DBOS, DBOSConfig, EnqueueOptions, Serializer, SetWorkflowID
 
+from ..cancellation import end_all
 from ..core.errors import DatabaseAway, LoopwrightError, StaleEpoch, StoreUnavailable
 from ..core.events import TextDelta
 from ..runner.library import Loop
@@ -138,9 +139,7 @@ class Engine:
         self._leaving = True
         try:
             await self._wind_up()
-            for task in self._tasks:
-                task.cancel()
-            await asyncio.gather(*self._tasks, return_exceptions=True)
+            await end_all(self._tasks)
             await asyncio.to_thread(DBOS.destroy, workflow_completion_timeout_sec=0)
             # DBOS made its threads those of the event loop, and took them along.
             asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor())
@@ -329,7 +328,8 @@ class Engine:
             except Exception:  # noqa: BLE001 - logged; this must never end
                 _log.exception("looking after the other workers failed; it is tried again")
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._wake.wait(), self.beat_seconds)
+                async with asyncio.timeout(self.beat_seconds):
+                    await self._wake.wait()
             self._wake.clear()
 
     async def _look(self) -> None:

@@ -20,6 +20,7 @@ from itertools import islice
 
 import psycopg
 
+from ..cancellation import end_all
 from ..core.caller import Caller
 from ..core.errors import DatabaseAway, NotFound
 from ..core.events import EVENT, RunFinished, TextDelta
@@ -143,14 +144,13 @@ class Hub:
             asyncio.create_task(self._tell_texts()),
         ]
         with suppress(TimeoutError):  # the database is away: viewers catch up when it is back
-            await asyncio.wait_for(listening.wait(), 10)
+            async with asyncio.timeout(10):
+                await listening.wait()
         return self
 
     async def __aexit__(self, *_: object) -> None:
         self.close()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await end_all(self._tasks)
 
     def close(self) -> None:
         """Let all viewers go; they resume in another process."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -82,7 +83,7 @@ class Database:
     async def service_session(self) -> AsyncGenerator[Connection]:
         """A connection of the service role for single statements of the engine, each its own transaction."""
         try:
-            async with self.engine.connection() as connection:
+            async with _connection(self.engine) as connection:
                 yield connection
         except (psycopg.Error, PoolTimeout) as error:
             if is_away(error):
@@ -104,7 +105,7 @@ class Database:
     @asynccontextmanager
     async def _transaction(self, role: DatabaseRole, claims: dict[str, str]) -> AsyncGenerator[Connection]:
         try:
-            async with self.pool.connection() as connection, connection.transaction():
+            async with _connection(self.pool) as connection, connection.transaction():
                 # One round trip; both settings end with the transaction.
                 await connection.execute(
                     "select set_config('role', %s, true), set_config('request.jwt.claims', %s, true)",
@@ -115,6 +116,18 @@ class Database:
             if is_away(error):
                 raise DatabaseAway(f"the database is away: {error}") from error
             raise
+
+
+@asynccontextmanager
+async def _connection(pool: AsyncConnectionPool[Connection]) -> AsyncGenerator[Connection]:
+    """A connection of the pool. Python 3.11's `wait_for`, on which the pool waits, drops a cancellation that comes in
+    the moment its wait ends; who was cancelled meanwhile learns of it here."""
+    task = asyncio.current_task()
+    before = task.cancelling() if task else 0
+    async with pool.connection() as connection:
+        if task and task.cancelling() > before:
+            raise asyncio.CancelledError
+        yield connection
 
 
 async def connect_direct(urls: Urls) -> Connection:

@@ -144,10 +144,10 @@ async def test_attempts_on_one_wallet_and_runs_on_one_month_never_overspend_and_
     """Twelve spenders on two runs: each reserves more than it needs, so that all must wait for others' change."""
     await all_rows(database, "update public.profiles set monthly_cap_usd = 0.7 where id = %s returning 1", OWNER)
     stores = [await _taken(database, await insert_run(database, KINDS["plain"]("http://x", new_tag()))) for _ in "ab"]
-    refused = 0
+    refused, well_served = 0, 0
 
     async def spend(store: PgRunStore, attempt: int) -> None:
-        nonlocal refused
+        nonlocal refused, well_served
         for iteration in range(1, 6):
             try:
                 held = await store.reserve(
@@ -158,6 +158,7 @@ async def test_attempts_on_one_wallet_and_runs_on_one_month_never_overspend_and_
                 return
             await asyncio.sleep(0.001 * attempt)
             await store.settle([Charge(reservation=held, amount=Decimal("0.03"), basis="usage")])
+        well_served += 1
 
     async with asyncio.timeout(90):
         await asyncio.gather(*(spend(store, attempt) for store in stores for attempt in range(1, 7)))
@@ -166,7 +167,8 @@ async def test_attempts_on_one_wallet_and_runs_on_one_month_never_overspend_and_
     assert sum(spent for spent, _ in runs) == rows[0][0]
     assert Decimal("0.5") < rows[0][0] <= Decimal("0.7")  # it waited for change rather than give up early
     assert [reserved for _, reserved in [*rows, *runs]] == [0, 0, 0]
-    assert refused == 12
+    assert refused + well_served == 12
+    assert refused >= 7  # at 0.15 each, no more than four can get all they ask for out of 0.7
 
 
 async def test_a_call_whose_answer_was_lost_changes_nothing_when_it_is_repeated(database: Database) -> None:

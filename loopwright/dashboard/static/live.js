@@ -58,9 +58,11 @@
       if (answer.status === 401) location.href = `/sign-in?next=${encodeURIComponent(location.pathname + location.search)}`;
       if (!answer.ok) throw new Error(answer.status);
       const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
-      if (newest) add(fresh);
-      put(fresh);
-      window.loopwright.localize(document);
+      if (!paused) { // it may have been asked for before
+        if (newest) add(fresh);
+        put(fresh);
+        window.loopwright.localize(document);
+      }
     } catch {
       again = true;
     }
@@ -115,10 +117,10 @@
     // Without a number of its own the stream begins at the end of what has happened; the page shows the rest.
     url.searchParams.set("after", seen || "9007199254740992");
     stream = new EventSource(url);
-    stream.onopen = () => { wait = 500; say("live", "live"); soon(); };
+    stream.onopen = () => { wait = 500; if (!paused) { say("live", "live"); soon(); } };
     stream.onerror = () => {
       if (over) return;
-      say("reconnecting", "reconnecting…");
+      if (!paused) say("reconnecting", "reconnecting…");
       if (stream.readyState !== EventSource.CLOSED) return;
       render(); // the run may be over (204), or the session (401)
       reopening = setTimeout(() => { if (!over) open(); }, wait);
