@@ -36,7 +36,7 @@ demo: setup
 	@$(BIN)/python examples/puzzle/demo.py $(if $(MODEL),--model '$(MODEL)')
 
 test: setup
-	@$(BIN)/python -m pytest -n $(JOBS) --maxprocesses=8
+	@$(BIN)/python -m pytest -n $(JOBS) --maxprocesses=8 --dist worksteal
 
 lint: setup
 	@$(BIN)/ruff check .

@@ -46,6 +46,9 @@ async def _make_template(running: EmbeddedServer) -> None:
         rows = await c.execute("select 1 from pg_database where datname = 'template_loopwright'")
         if await rows.fetchone():
             return
+        # Nobody pulls the plug of a test machine; a killed process loses nothing by it.
+        await c.execute("alter system set fsync = off")
+        await c.execute("select pg_reload_conf()")
         await c.execute("create database making_template")
         urls = urls_of(running, "making_template")
         async with await connect_direct(urls) as made:

@@ -12,7 +12,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from decimal import Decimal
@@ -105,7 +105,7 @@ class Harness:
         ]
         kills = await self._disturb(plan.kills, made)
         for kind, tag, run_id in zip(plan.kinds, tags, made, strict=True):
-            await self._check(run_id, tag, kills * IN_FLIGHT.get(kind, 1), await self._reference(kind))
+            await self._check(run_id, tag, kills * IN_FLIGHT.get(kind, 1), self.references[kind])
         await self._check_month()
         self.kills += kills
 
@@ -154,18 +154,18 @@ class Harness:
                 timer.cancel()
         return struck.is_set()
 
-    async def _reference(self, kind: str) -> Undisturbed:
-        if kind not in self.references:
-            tag = new_tag()
-            run_id = await insert_run(self.database, KINDS[kind](self.world.url, tag))
-            pid = self.workers.start([(run_id, OWNER, 0)])
-            await until_finished(self.database, [run_id])
-            self.workers.kill(pid)
+    async def undisturbed(self, kinds: Iterable[str]) -> None:
+        """Run a loop of each kind with nobody killed, all by one worker, to hold the others against."""
+        tags = {kind: new_tag() for kind in kinds}
+        made = {kind: await insert_run(self.database, KINDS[kind](self.world.url, tag)) for kind, tag in tags.items()}
+        pid = self.workers.start([(run_id, OWNER, 0) for run_id in made.values()])
+        await until_finished(self.database, list(made.values()))
+        self.workers.kill(pid)
+        for kind, run_id in made.items():
             outcome = await outcome_of(self.database, run_id)
             assert outcome.stop_reason in ("max_iterations", "converged"), outcome
-            self.references[kind] = Undisturbed(outcome, self.world.requests[tag])
-            await self._check(run_id, tag, 0, self.references[kind])
-        return self.references[kind]
+            self.references[kind] = Undisturbed(outcome, self.world.requests[tags[kind]])
+            await self._check(run_id, tags[kind], 0, self.references[kind])
 
     async def _check(self, run_id: str, tag: str, kills: int, undisturbed: Undisturbed) -> None:
         assert await outcome_of(self.database, run_id) == undisturbed.outcome
@@ -229,6 +229,7 @@ async def run_schedules(
     """
     async with AsyncExitStack() as stack:
         harness = await open_harness(stack, running, zygote, folder)
+        await harness.undisturbed(sorted({kind for seed in seeds for kind in schedule(seed).kinds}))
         for seed in seeds:
             try:
                 await harness.run(schedule(seed))

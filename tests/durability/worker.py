@@ -7,6 +7,7 @@ it reads, and prints its process id.
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import logging
 import os
@@ -72,6 +73,8 @@ def main() -> None:
     os.environ["OPENAI_API_KEY"] = "not-a-key"
     for make in KINDS.values():  # so that the workers find everything loaded
         assemble(LoopSpec.model_validate(make("http://127.0.0.1:9", "[run:00000000]")), folder=Path.cwd())
+    gc.collect()
+    gc.freeze()  # so that workers share these pages
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for them
     print("ready", flush=True)
     for line in sys.stdin:
