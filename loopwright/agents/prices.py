@@ -288,6 +288,8 @@ class PriceBook:
 
     user_prices: Mapping[str, Price] = field(default_factory=dict[str, Price])
     """The user's own prices by model string (`openai:my-model`) or bare model name; these go first."""
+    workspace_prices: Mapping[str, Price] = field(default_factory=dict[str, Price])
+    """Prices that hold for everybody here; between the user's own and the built-in list."""
     clock: Callable[[], datetime] = _now
     """Tells the time, with a zone; prices may depend on it."""
     _rates: dict[str, tuple[datetime, ModelRate]] = field(default_factory=dict[str, tuple[datetime, ModelRate]])
@@ -333,11 +335,13 @@ class PriceBook:
         return rate
 
     def _declared(self, name: str, system: str, model: str, written: str | None) -> ModelRate | None:
-        """The rate by the user's table, whose keys may use any prefix of the same provider, or none."""
-        same_provider = (key for key in self.user_prices if _same_model(key, system, model))
-        for key in (written, name, *same_provider, model):
-            if key is not None and (price := self.user_prices.get(key)) is not None:
-                return self._user_rate(name, price)
+        """The rate by the user's table or the workspace's, whose keys may use any prefix of the same provider, or
+        none."""
+        for table in (self.user_prices, self.workspace_prices):
+            same_provider = (key for key in table if _same_model(key, system, model))
+            for key in (written, name, *same_provider, model):
+                if key is not None and (price := table.get(key)) is not None:
+                    return self._user_rate(name, price)
         return None
 
     def _user_rate(self, name: str, price: Price) -> ModelRate:

@@ -10,6 +10,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSche
 
 from ..core.money import usd
 from ..core.records import Visibility
+from ..core.spec import Price
 from .docs import AGENT_SPEC, EXAMPLE_AGENT, EXAMPLE_LOOP, EXAMPLE_TOOL, LOOP_SPEC, TOOL_SPEC
 
 Dollars = Annotated[
@@ -143,13 +144,28 @@ class PutSecret(Body):
     value: Annotated[str, Field(min_length=1, max_length=65_536)]
 
 
+Cap = Annotated[
+    Decimal, BeforeValidator(usd), WithJsonSchema({"type": "string", "pattern": r"^[0-9]{1,6}(\.[0-9]{1,6})?$"})
+]
+
+
 class PersonPatch(Body):
     """What an admin sets for a user."""
 
-    monthly_cap_usd: (
-        Annotated[
-            Decimal, BeforeValidator(usd), WithJsonSchema({"type": "string", "pattern": r"^[0-9]{1,6}(\.[0-9]{1,6})?$"})
-        ]
-        | None
+    monthly_cap_usd: Cap | None
+    """The most that the user's runs may spend in a calendar month (UTC); null for the workspace's, if it has one."""
+
+
+class SettingsPatch(Body):
+    """What is to change of the workspace's settings; what is left out stays."""
+
+    allow_hosts: Annotated[list[Annotated[str, Field(min_length=1, max_length=260)]], Field(max_length=200)] | None = (
+        Field(default=None, examples=[["evaluator.internal:8443"]])
     )
-    """The most that the user's runs may spend in a calendar month (UTC); null for no cap."""
+    """Hosts (`host` or `host:port`) that every loop may reach though they aren't public; in place of those before."""
+    prices: (
+        Annotated[dict[Annotated[str, Field(min_length=1, max_length=200)], Price], Field(max_length=1000)] | None
+    ) = Field(default=None, examples=[{"openai:my-model": {"input": "0.50", "output": "2"}}])
+    """Prices of models by model string, in US dollars per million tokens; in place of those before."""
+    monthly_cap_usd: Cap | None = None
+    """The monthly cap of members who have none of their own; null for no cap."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import date, datetime
 from decimal import Decimal
 from typing import Annotated, Any, Generic, Literal, TypeVar
@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, PlainSerializer
 
 from .caller import Door, UserRole
 from .models import Iteration, StopReason
+from .spec import Price
 
 Visibility = Literal["private", "workspace"]
 """Who may see something: its owner and admins, or every member of the workspace."""
@@ -141,8 +142,22 @@ class Profile(Record):
     role: UserRole
     display_name: str
     monthly_cap_usd: Amount | None
-    """The most that the user's runs may spend in a calendar month (UTC); null for no cap."""
+    """The most that the user's runs may spend in a calendar month (UTC); null for the workspace's, if it has one."""
     created_at: datetime
+
+
+class WorkspaceSettings(Record):
+    """What an admin sets for the whole workspace. `version` is also the ETag."""
+
+    allow_hosts: Sequence[str]
+    """Hosts (`host` or `host:port`) that every loop may reach though they aren't public."""
+    prices: Mapping[str, Price]
+    """Prices of models by model string, in US dollars per million tokens: after a loop's own, before the built-in
+    list."""
+    monthly_cap_usd: Amount | None
+    """The monthly cap of members who have none of their own; null for no cap."""
+    version: int
+    updated_at: datetime
 
 
 class SecretName(Record):
@@ -185,5 +200,6 @@ class Month(Record):
     owner_id: UUID
     month: date
     cap_usd: Amount | None
+    """The user's own cap, else the workspace's; null where there is neither."""
     spent_usd: Amount
     reserved_usd: Amount

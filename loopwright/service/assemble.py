@@ -85,11 +85,11 @@ def assemble(spec: LoopSpec, *, folder: Path, world: World | None = None) -> Loo
 
 def _assemble(spec: LoopSpec, world: World) -> Loop:
     problems, folder = Problems(), world.folder
-    prices = PriceBook(spec.prices)
+    prices = _price_book(spec, world)
     egress = EgressClient()
     with problems.collecting():
         egress = EgressClient(EgressPolicy(allow_hosts=allowed_hosts(spec, world)))
-    problems.found += [*_unknown_prices(spec, prices), *_wrong_stop(spec)]
+    problems.found += [*_unknown_prices(spec, prices), *_wrong_stop(spec, world)]
     agents: list[Agent[object, object]] = []
     with problems.collecting():
         build_agent(spec.agent, egress=egress, folder=folder, made=agents)
@@ -114,7 +114,7 @@ def _assemble(spec: LoopSpec, world: World) -> Loop:
     )
 
 
-def worst_case(spec: LoopSpec) -> WorstCase:
+def worst_case(spec: LoopSpec, world: World | None = None) -> WorstCase:
     """What one iteration of a loop can cost at worst, if each of its models is asked once with a full prompt.
 
     Fallback models count beside the model that they stand in for: a request that failed may have to be paid.
@@ -122,7 +122,7 @@ def worst_case(spec: LoopSpec) -> WorstCase:
     Raises:
         UnknownPrice: a model without a known price.
     """
-    prices = PriceBook(spec.prices)
+    prices = _price_book(spec, world)
     prompt = spec.history.max_tokens * BYTES_A_TOKEN
     agents = [
         _request(agent, prices, len(agent.instructions.encode()) + (prompt if depth == 0 else TYPICAL_CANDIDATE_BYTES))
@@ -134,6 +134,10 @@ def worst_case(spec: LoopSpec) -> WorstCase:
         evaluator=sum((_evaluation(each, spec, prices) for each in evaluators), ZERO),
         models=tuple(dict.fromkeys(name for choice, _ in _models(spec) for name, _ in _names(choice, ""))),
     )
+
+
+def _price_book(spec: LoopSpec, world: World | None) -> PriceBook:
+    return PriceBook(spec.prices, world.prices if world else {})
 
 
 def _request(choice: ModelChoice, prices: PriceBook, input_bytes: int) -> Decimal:
@@ -193,7 +197,7 @@ def _wire(
         max_requests=spec.agent.max_requests,
         toolsets=[loop_done_toolset()] if spec.agent.loop_done else [],
     )
-    worst = worst_case(spec)
+    worst = worst_case(spec, world)
     return Wiring(
         runner,
         model=spec.agent.model,
@@ -215,9 +219,9 @@ def _unknown_prices(spec: LoopSpec, prices: PriceBook) -> Iterator[Problem]:
                 yield Problem(field=field, message=str(error))
 
 
-def _wrong_stop(spec: LoopSpec) -> Iterator[Problem]:
+def _wrong_stop(spec: LoopSpec, world: World) -> Iterator[Problem]:
     try:
-        free = worst_case(spec).total == 0
+        free = worst_case(spec, world).total == 0
     except UnknownPrice:
         free = False
     yield from check_stop(spec.stop_condition, has_evaluator=spec.evaluator is not None, free_of_charge=free)

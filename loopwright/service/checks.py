@@ -26,6 +26,8 @@ LOCAL_ONLY = (
     "machine that serves, or use `http` or `judge`"
 )
 
+ALLOWING = "hosts are allowed by an admin (PATCH /api/settings) or by LOOPWRIGHT_EGRESS_ALLOW"
+
 RESOLVE_SECONDS = 3.0
 """How long finding a host's addresses may take while something is saved."""
 
@@ -43,13 +45,13 @@ async def check_loop(data: Mapping[str, Any], world: World) -> tuple[LoopSpec, W
 
     refuse_local_code(data, world)
     if data.get("allow_hosts") and not world.trusts_writer:
-        message = "is for loop files; the operator allows hosts by LOOPWRIGHT_EGRESS_ALLOW"
+        message = f"is for loop files; {ALLOWING}"
         raise InvalidInput(Problem(field="allow_hosts", message=message))
     facts = Facts(data=data, folder=world.folder, environ=world.environ, missing=_missing(world))
     spec = checked_spec(Document(dict(data)), facts)
     await refuse_private_hosts(spec, world)
     await asyncio.to_thread(assemble, spec, folder=world.folder, world=world)
-    return spec, worst_case(spec)
+    return spec, worst_case(spec, world)
 
 
 async def check_agent(spec: Mapping[str, Any], world: World) -> AgentSpec:
@@ -156,7 +158,10 @@ async def refuse_private_hosts(spec: LoopSpec, world: World) -> None:
     problems = Problems()
     for (place, _), refusal in zip(places, answers, strict=True):
         if refusal:
-            way_out = refusal.replace("`allow_hosts`", "LOOPWRIGHT_EGRESS_ALLOW on the server")
+            way_out = refusal.replace(
+                "`allow_hosts`",
+                "the workspace's `allow_hosts` (PATCH /api/settings, for admins) or LOOPWRIGHT_EGRESS_ALLOW",
+            )
             problems.found.append(Problem(field=place, message=way_out))
     problems.refuse()
 

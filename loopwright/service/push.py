@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, cast
 from uuid import UUID
@@ -43,24 +44,21 @@ async def push_loop(runtime: Runtime, caller: Caller, path: Path, environ: Mappi
     world = await runtime.world(caller.user_id, str(path.parent.resolve()))
     file = read_loop_file(path, environ={**environ, **world.environ})
     try:
-        await check_loop(file.spec.model_dump(mode="json", exclude_unset=True), world)
+        _, worst = await check_loop(file.spec.model_dump(mode="json", exclude_unset=True), world)
     except InvalidInput as error:
         raise file.located(error) from None
     async with runtime.database.as_user(caller.user_id) as connection:
         before = await loops.find_loop(connection, caller.user_id, file.spec.name)
         agent = await _put_agent(connection, caller, file.spec)
-        loop = await _put_loop(connection, before, agent, file.spec)
+        loop = await _put_loop(connection, before, agent, file.spec, worst.total)
         if world.local_code:
             await loops.place_loop(connection, loop.id, str(path.parent.resolve()))
         await activity.note(connection, caller.door, "loop_pushed", f"loop:{loop.id}", name=loop.name)
         return Pushed(await loops.get_loop(connection, loop.id) or loop, before is None)
 
 
-async def _put_loop(connection: Connection, before: Loop | None, agent: Agent, spec: LoopSpec) -> Loop:
+async def _put_loop(connection: Connection, before: Loop | None, agent: Agent, spec: LoopSpec, worst: Decimal) -> Loop:
     data = spec.model_dump(mode="json", exclude_unset=True, exclude={"name", "agent"})
-    from .assemble import worst_case
-
-    worst = worst_case(spec).total
     if before is None:
         row = await loops.insert_loop(
             connection, name=spec.name, agent_id=agent.id, spec=data, worst_case_usd=worst, visibility="private"

@@ -26,6 +26,7 @@ from ..store.embedded import APP, EmbeddedServer
 from ..store.migrate import migrate
 from ..store.run_store import TakenRun
 from ..store.runs import Submission
+from ..store.workspace import get_settings
 from .checks import refuse_local_code, refuse_private_hosts
 from .hub import Hub
 from .secrets import Vault, open_vault, private_bytes, values_of
@@ -70,11 +71,14 @@ class Runtime:
         """
         local = self.settings.mode == "local"
         named: Mapping[str, str] = await values_of(self.database, self.vault, owner_id)
+        async with self.database.service_session() as connection:
+            workspace = await get_settings(connection)
         pushed = local and folder is not None
         return World(
             folder=Path(folder) if pushed and folder else self.settings.data_folder / "nowhere",
             environ={**os.environ, **named} if local else named,
-            allow_hosts=self.settings.egress_allow,
+            allow_hosts=self.settings.egress_allow.union(workspace.allow_hosts),
+            prices=workspace.prices,
             trusts_writer=pushed,
             trusts_loopback=local,
             local_code=pushed,

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ..core.spec import ENV_REFERENCE
+from ..core.spec import ENV_REFERENCE, Price
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,6 +20,8 @@ class World:
     """What `${NAME}` and names of API keys stand for."""
     allow_hosts: frozenset[str] = frozenset()
     """What the operator lets every loop reach though it isn't public."""
+    prices: Mapping[str, Price] = field(default_factory=dict[str, Price])
+    """What models cost here: after a loop's own prices, before the built-in list."""
     trusts_writer: bool = True
     """Whether the loop's writer is the operator: then the hosts that it names may be reached wherever they are."""
     trusts_loopback: bool = False

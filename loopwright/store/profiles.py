@@ -43,10 +43,11 @@ async def months(connection: Connection) -> list[Month]:
     cursor = connection.cursor(row_factory=class_row(Month))
     await cursor.execute(
         """
-        select p.id as owner_id, m.month, p.monthly_cap_usd as cap_usd,
+        select p.id as owner_id, m.month, coalesce(p.monthly_cap_usd, w.monthly_cap_usd) as cap_usd,
           coalesce(s.spent_usd, 0) as spent_usd, coalesce(s.reserved_usd, 0) as reserved_usd
         from public.profiles p
         cross join (select date_trunc('month', now() at time zone 'utc')::date as month) m
+        cross join public.workspace_settings w
         left join public.monthly_spend s on s.owner_id = p.id and s.month = m.month
         where p.id = (select auth.uid()) or (select private.is_admin())
         order by p.id limit 1000

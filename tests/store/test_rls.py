@@ -17,6 +17,7 @@ from tests.postgres import ADMIN, OTHER, OWNER
 TABLES = (
     "profiles", "secrets", "tools", "agents", "loops", "loop_runs", "loop_iterations", "run_events", "run_journal",
     "wallet_entries", "monthly_spend", "usage_records", "activity_log", "idempotency_keys", "workers",
+    "workspace_settings",
 )  # fmt: skip
 
 CALLERS = ("owner", "member", "admin", "stranger", "anon", "service", "nobody")
@@ -43,6 +44,7 @@ SEEN: dict[str, tuple[int | str, ...]] = {
     "activity_log":     (1,      0,      1,      0,      DENIED, 1,      DENIED),
     "idempotency_keys": (1,      0,      0,      0,      DENIED, 1,      DENIED),
     "workers":          (DENIED, DENIED, DENIED, DENIED, DENIED, 1,      DENIED),
+    "workspace_settings": (1,    1,      1,      0,      DENIED, 1,      DENIED),
 }  # fmt: skip
 
 WRITABLE = {"secrets", "tools", "agents", "loops", "idempotency_keys"}
@@ -195,6 +197,16 @@ async def test_rows_can_not_be_given_to_somebody_else_or_made_for_them(filled: W
     async with acting(filled.database, "owner") as c:
         with pytest.raises(psycopg.errors.InsufficientPrivilege):
             await c.execute("update agents set owner_id = %s", (OTHER,))
+
+
+async def test_the_settings_of_the_workspace_are_for_admins_to_change(filled: World) -> None:
+    for caller, rows in (("owner", 0), ("member", 0), ("stranger", 0), ("admin", 1)):
+        async with acting(filled.database, caller) as c:
+            assert (await c.execute("update workspace_settings set allow_hosts = '{x}'")).rowcount == rows
+    for statement in ("insert into workspace_settings default values", "delete from workspace_settings"):
+        async with acting(filled.database, "admin") as c:
+            with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                await c.execute(cast(Any, statement))
 
 
 async def test_a_loop_can_not_be_made_with_somebody_elses_private_agent(filled: World) -> None:
