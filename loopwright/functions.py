@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Final, ParamSpec, TypeVar
 
 P = ParamSpec("P")
@@ -25,10 +26,11 @@ def load_function(path: str, folder: Path) -> Callable[..., Any]:
         ImportError: there is no such function; says why.
     """
     module_name, _, attribute = path.partition(":")
-    found: object = _import_from(module_name, folder.resolve())
+    module = _import_from(module_name, folder.resolve())
+    found: object = module
     for part in attribute.split("."):
         if not hasattr(found, part):
-            where = getattr(sys.modules.get(module_name), "__file__", None) or "a built-in module"
+            where = getattr(module, "__file__", None) or "a built-in module"
             raise ImportError(f"{module_name} ({where}) has no {attribute}")
         found = getattr(found, part)
     if not callable(found):
@@ -40,21 +42,38 @@ _folders: set[Path] = set()
 """Folders that functions of this process came from."""
 
 
-def _import_from(name: str, folder: Path) -> object:
+_apart: dict[tuple[Path, str], ModuleType] = {}
+"""Modules whose names the program itself uses for others, by folder and name."""
+
+
+def _import_from(name: str, folder: Path) -> ModuleType:
+    if (folder, name) in _apart:
+        return _apart[folder, name]
     _forget_namesakes(folder)
     _folders.add(folder)
+    root = name.partition(".")[0]
+    others = _namesakes_of_the_program(root, folder)
+    for other in others:
+        del sys.modules[other]
     sys.path.insert(0, str(folder))
     importlib.invalidate_caches()
     try:
-        return importlib.import_module(name)
+        module = importlib.import_module(name)
     except (Exception, SystemExit) as error:
         raise ImportError(f"importing {name} failed: {type(error).__name__}: {_shown(str(error))}") from error
     finally:
+        if others:  # whoever imported them goes on with them
+            for mine in _loaded(root):
+                del sys.modules[mine]
+            sys.modules.update(others)
         # It goes to the end of the path, where it shadows nothing and functions still find their neighbours.
         with contextlib.suppress(ValueError):
             sys.path.remove(str(folder))
         if str(folder) not in sys.path:
             sys.path.append(str(folder))
+    if others:
+        _apart[folder, name] = module
+    return module
 
 
 def _forget_namesakes(folder: Path) -> None:
@@ -63,8 +82,27 @@ def _forget_namesakes(folder: Path) -> None:
     for name in {child.stem for child in folder.iterdir()} if others else ():
         file = getattr(sys.modules.get(name), "__file__", None)
         if file and _found_in(Path(file).resolve()) in others:
-            for module in [module for module in sys.modules if module.partition(".")[0] == name]:
+            for module in _loaded(name):
                 del sys.modules[module]
+
+
+def _namesakes_of_the_program(name: str, folder: Path) -> dict[str, ModuleType]:
+    """Modules that the program has imported from elsewhere under a name that this folder has, too."""
+    loaded = sys.modules.get(name)
+    if loaded is None or not ((folder / f"{name}.py").is_file() or (folder / name / "__init__.py").is_file()):
+        return {}
+    if (
+        loaded.__spec__ is not None
+        and loaded.__spec__.origin
+        and _found_in(Path(loaded.__spec__.origin).resolve()) == folder
+    ):
+        return {}
+    return _loaded(name)
+
+
+def _loaded(name: str) -> dict[str, ModuleType]:
+    """A top-level module and all below it, as far as they are imported."""
+    return {each: module for each, module in sys.modules.items() if each.partition(".")[0] == name}
 
 
 def _found_in(file: Path) -> Path:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import importlib
 import subprocess
 import sys
 import threading
@@ -243,6 +244,21 @@ async def test_two_loops_may_call_their_modules_the_same(
         (folder / "lw_shared.py").write_text(f"VALUE = {value}\n")
         evaluators.append(from_file(folder, "lw_package.inner:f"))
     assert [(await evaluator.evaluate(request_, context)).score for evaluator in evaluators] == [1, 2]
+
+
+@pytest.mark.parametrize("function", ["random:f", "email.inner:f"])
+async def test_a_module_may_be_called_like_one_that_the_program_has_imported(
+    tmp_path: Path, request_: EvaluationRequest, context: EvaluatorContext, function: str
+):
+    name = function.partition(".")[0].partition(":")[0]
+    theirs = importlib.import_module(name)
+    (tmp_path / "email").mkdir()
+    (tmp_path / "email/__init__.py").write_text("VALUE = 2\n")
+    (tmp_path / "email/inner.py").write_text("from . import VALUE\ndef f(text): return VALUE\n")
+    (tmp_path / "random.py").write_text("def f(text): return 2\n")
+    for _ in range(2):
+        assert (await from_file(tmp_path, function).evaluate(request_, context)).score == 2
+    assert importlib.import_module(name) is theirs
 
 
 async def test_a_method_of_an_object_will_do(tmp_path: Path, request_: EvaluationRequest, context: EvaluatorContext):
