@@ -7,10 +7,12 @@ import contextvars
 import copy
 import inspect
 import threading
+import traceback
 import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
+from pathlib import Path
 from typing import Any, cast
 
 from ..core import spec
@@ -77,7 +79,14 @@ class CallableEvaluator:
             raise self._failure(error) from error
 
     def _failure(self, error: BaseException) -> EvaluatorFailed:
-        return EvaluatorFailed(f"{self.name} raised {type(error).__name__}: {quote(str(error))}", transient=True)
+        text = f"{self.name} raised {type(error).__name__}: {quote(str(error))}{_place(error)}"
+        return EvaluatorFailed(text, transient=True)
+
+
+def _place(error: BaseException) -> str:
+    """Where it was raised. The file's name alone, since the agent reads of it, too."""
+    theirs = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename != __file__]
+    return f" ({Path(theirs[-1].filename).name}, line {theirs[-1].lineno})" if theirs else ""
 
 
 def build(described: spec.PythonEvaluator, surroundings: Surroundings) -> Evaluator:

@@ -261,6 +261,12 @@ async def test_a_module_may_be_called_like_one_that_the_program_has_imported(
     assert importlib.import_module(name) is theirs
 
 
+async def test_where_a_function_failed_is_told(tmp_path: Path, request_: EvaluationRequest, context: EvaluatorContext):
+    (tmp_path / "lw_typo.py").write_text("def f(text):\n    words = {}\n    return words['sea']\n")
+    with pytest.raises(EvaluatorFailed, match=r"raised KeyError: 'sea' \(lw_typo\.py, line 3\)$"):
+        await from_file(tmp_path, "lw_typo:f").evaluate(request_, context)
+
+
 async def test_a_method_of_an_object_will_do(tmp_path: Path, request_: EvaluationRequest, context: EvaluatorContext):
     (tmp_path / "lw_object.py").write_text("class A:\n    async def f(self, text): return 3\na = A()\n")
     assert (await from_file(tmp_path, "lw_object:a.f").evaluate(request_, context)).score == 3
