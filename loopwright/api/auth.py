@@ -1,4 +1,4 @@
-"""Who is calling: a user's token, the service key, or the owner of a local installation."""
+"""Who is calling: a user's token or API key, the service key, or the owner of a local installation."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from starlette.requests import Request
 
 from ..core.caller import Caller, Door
 from ..core.errors import InvalidInput, NotAllowed, NotSignedIn, Problem
+from ..service import api_keys
 from ..service.people import caller_of
 from ..service.runtime import LOCAL_OWNER, Runtime, local_token
 from .tokens import Tokens
@@ -67,6 +68,11 @@ class Gate:
             return await self._user(LOCAL_OWNER, "api")
         if self.service_key and same(token, self.service_key):
             return await self._user(await _acting_user(request), "api")
+        if api_keys.is_key(token):
+            owner = await api_keys.owner_of(self.runtime.database, token)
+            if owner is None:
+                raise NotSignedIn("this API key is none, or was revoked; make one under Settings")
+            return await self._user(owner, "api")
         if self.tokens is None:
             raise NotSignedIn("the token is not valid; the one of this installation is in the data folder")
         return await self._user(await self.tokens.user_of(token), "api")

@@ -8,6 +8,7 @@ from uuid import UUID
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 
+from ..core.caller import UserRole
 from ..core.money import usd
 from ..core.records import Visibility
 from ..core.spec import Price
@@ -149,11 +150,20 @@ Cap = Annotated[
 ]
 
 
-class PersonPatch(Body):
-    """What an admin sets for a user."""
+class NewKey(Body):
+    """A key to make."""
 
-    monthly_cap_usd: Cap | None
+    name: Annotated[str, Field(min_length=1, max_length=80, pattern=r"[!-~]", examples=["nightly script"])]
+    """What it is for. You can have one key of a name."""
+
+
+class PersonPatch(Body):
+    """What an admin sets for a user; what is left out stays."""
+
+    monthly_cap_usd: Cap | None = None
     """The most that the user's runs may spend in a calendar month (UTC); null for the workspace's, if it has one."""
+    role: UserRole | None = None
+    """What the user may do. The last admin can't become a member."""
 
 
 class SettingsPatch(Body):

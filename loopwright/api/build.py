@@ -9,7 +9,7 @@ from importlib.metadata import version
 from fastapi import APIRouter, FastAPI
 
 from ..settings import Settings
-from . import agents, events, health, loops, runs, secrets, session, tools, usage, workspace
+from . import agents, events, health, keys, loops, runs, secrets, session, tools, usage, workspace
 from .docs import document
 from .errors import install
 from .guard import Guard
@@ -29,7 +29,7 @@ def build_api(settings: Settings, lifespan: Callable[[FastAPI], AbstractAsyncCon
         separate_input_output_schemas=False,
     )
     api = APIRouter(prefix="/api")
-    for part in (agents, tools, loops, events, runs, usage, secrets, workspace, health):
+    for part in (agents, tools, loops, events, runs, usage, secrets, keys, workspace, health):
         api.include_router(part.router)
     app.include_router(api)
     app.include_router(session.router)

@@ -167,6 +167,25 @@ class SecretName(Record):
     created_at: datetime
 
 
+class ApiKey(Record):
+    """A personal API key, as it is listed."""
+
+    id: UUID
+    name: str
+    prefix: str
+    """How the key begins."""
+    created_at: datetime
+    last_used_at: datetime | None
+    """To the minute; null for one that was never used."""
+
+
+class NewApiKey(ApiKey):
+    """A key that was just made."""
+
+    token: str
+    """The key itself: shown this once."""
+
+
 class Activity(Record):
     """Something that somebody did."""
 

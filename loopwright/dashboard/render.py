@@ -69,6 +69,7 @@ def page(request: Request, template: str, context: Context, status: int = 200) -
 NOTES: Mapping[str, str] = {
     "saved": "Saved.",
     "deleted": "Deleted.",
+    "revoked": "Revoked: it opens nothing any more.",
     "stopping": "Stopping: the best so far is kept.",
     "extended": "The run goes on.",
 }

@@ -92,6 +92,13 @@ class Meter:
     percent: float
     tone: Literal["", "warn", "bad"]
 
+    @classmethod
+    def of_money(cls, spent: Decimal, cap: Decimal | None) -> Meter:
+        """What is used up of a cap: yellow at 80 %, red at 95 %."""
+        used = 100 * float(spent / cap) if cap else 0.0
+        tone: Literal["", "warn", "bad"] = "bad" if used >= 95 else "warn" if used >= 80 else ""
+        return cls(percent=min(100.0, round(used, 1)), tone=tone)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Standing:
@@ -123,7 +130,6 @@ def standing(run: Run, now: datetime) -> Standing:
     label = run.status if run.stop_reason is None else words(run.stop_reason)
     if run.cancel_requested_at and run.status != "finished":
         label = "stopping"
-    used = 100 * float(run.spent_usd / run.cap_usd) if run.cap_usd else 0.0
     return Standing(
         run=run,
         limits=limits,
@@ -132,7 +138,7 @@ def standing(run: Run, now: datetime) -> Standing:
         elapsed=max(0.0, elapsed),
         left=max(0.0, limits.seconds - elapsed) if limits.seconds and run.status != "finished" else None,
         most=most,
-        cost=Meter(percent=min(100.0, round(used, 1)), tone="bad" if used >= 95 else "warn" if used >= 80 else ""),
+        cost=Meter.of_money(run.spent_usd, run.cap_usd),
         done=Meter(percent=min(100.0, round(100 * run.iterations / most, 1)) if most else 0.0, tone=""),
     )
 

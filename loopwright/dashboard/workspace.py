@@ -1,4 +1,4 @@
-"""Settings: secrets that go in and never come out, members and their caps."""
+"""Settings: API keys that are shown once, secrets that never come out, members with their roles and caps."""
 
 from __future__ import annotations
 
@@ -11,19 +11,20 @@ from fastapi import APIRouter, Request, Response
 from starlette.responses import RedirectResponse
 
 from ..core.caller import Caller
-from ..core.errors import InvalidInput, NotFound, Problem
-from ..core.records import Month, Profile, SecretName
-from ..service import people
+from ..core.errors import Conflict, InvalidInput, NotFound, Problem
+from ..core.records import ApiKey, Month, NewApiKey, Profile, SecretName
+from ..service import api_keys, people
 from ..service import secrets as service
 from ..service.runtime import Runtime
 from .deps import Form, Me, Rt
 from .errors import PageRoute
 from .forms import Fields, Wrong, wrong_of
 from .render import Context, page
+from .run import Meter
 
 router = APIRouter(prefix="/settings", route_class=PageRoute)
 
-FIELDS = ("name", "value", "cap")
+FIELDS = ("name", "value", "cap", "key_name", "role")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 
 
@@ -32,30 +33,45 @@ class SettingsContext(Context):
     """The page."""
 
     secrets: Sequence[SecretName]
+    keys: Sequence[ApiKey]
+    fresh: NewApiKey | None
+    """The key that was made just now: the one time that it is seen."""
     people: Sequence[tuple[Profile, Month | None]]
-    mode: str
+    mine: Month | None
+    """What the viewer spent this month, and may spend."""
+    meter: Meter | None
     me: str
+    role: str
     is_admin: bool
+    wrong_person: str
+    """The user in whose row something is wrong."""
     values: Fields
     wrong: Wrong = field(default_factory=dict[str, str])
 
 
 async def _page(
-    request: Request, rt: Runtime, me: Caller, values: Fields | None = None, wrong: Wrong | None = None
-) -> Response:
+    request: Request, rt: Runtime, me: Caller, *, values: Fields | None = None, wrong: Wrong | None = None,
+    wrong_person: str = "", fresh: NewApiKey | None = None,
+) -> Response:  # fmt: skip
     spent = {month.owner_id: month for month in await people.months(rt.database, me)}
+    mine = spent.get(UUID(me.user_id))
     context = SettingsContext(
         title="Settings",
         nav="/settings",
         secrets=await service.list_secrets(rt.database, me),
+        keys=await api_keys.list_keys(rt.database, me),
+        fresh=fresh,
         people=[(each, spent.get(each.id)) for each in await people.list_people(rt.database, me)],
-        mode=rt.settings.mode,
+        mine=mine,
+        meter=Meter.of_money(mine.spent_usd, mine.cap_usd) if mine and mine.cap_usd else None,
         me=me.user_id,
+        role=me.role,
         is_admin=me.is_admin,
+        wrong_person=wrong_person,
         values=values or Fields(),
         wrong=wrong or {},
     )
-    return page(request, "settings.html", context, 422 if wrong else 200)
+    return page(request, "settings.html", context, 422 if wrong else 201 if fresh else 200)
 
 
 @router.get("")
@@ -72,7 +88,7 @@ async def put_secret(request: Request, rt: Rt, me: Me, form: Form) -> Response:
         _check(name, form.text("value"))
         await service.put_secret(rt.database, rt.vault, me, name, form.text("value"))
     except InvalidInput as error:
-        return await _page(request, rt, me, Fields({"name": [name]}), wrong_of(error, FIELDS))
+        return await _page(request, rt, me, values=Fields({"name": [name]}), wrong=wrong_of(error, FIELDS))
     return RedirectResponse("/settings?note=saved", 303)
 
 
@@ -93,13 +109,36 @@ async def delete_secret(rt: Rt, me: Me, name: str) -> Response:
     return RedirectResponse("/settings?note=deleted", 303)
 
 
+@router.post("/keys")
+async def make_key(request: Request, rt: Rt, me: Me, form: Form) -> Response:
+    """Make an API key, and show it this once. Sent again, the form finds its name taken."""
+    try:
+        fresh = await api_keys.make_key(rt.database, me, form.text("key_name"))
+    except InvalidInput as error:
+        wrong = {"key_name": "; ".join(wrong_of(error, FIELDS).values())}
+        return await _page(request, rt, me, values=form, wrong=wrong)
+    return await _page(request, rt, me, fresh=fresh)
+
+
+@router.post("/keys/{key_id}/revoke")
+async def revoke_key(rt: Rt, me: Me, key_id: UUID) -> Response:
+    """Revoke an API key."""
+    await api_keys.revoke_key(rt.database, me, key_id)
+    return RedirectResponse("/settings?note=revoked#keys", 303)
+
+
 @router.post("/people/{user_id}")
-async def set_cap(request: Request, rt: Rt, me: Me, user_id: UUID, form: Form) -> Response:
-    """Set what a user's runs may spend in a month; empty for no cap."""
+async def change_person(request: Request, rt: Rt, me: Me, user_id: UUID, form: Form) -> Response:
+    """Set what a user may do, and what the user's runs may spend in a month; empty for no cap."""
     try:
         cap = form.money("cap", zero=True)
         form.refuse()
+        if form.short("role") in ("member", "admin"):
+            await people.set_role(rt.database, me, user_id, "admin" if form.short("role") == "admin" else "member")
         await people.set_monthly_cap(rt.database, me, user_id, cap)
     except InvalidInput as error:
-        return await _page(request, rt, me, form, wrong_of(error, FIELDS))
-    return RedirectResponse("/settings?note=saved", 303)
+        wrong = wrong_of(error, FIELDS)
+        return await _page(request, rt, me, values=form, wrong=wrong, wrong_person=str(user_id))
+    except Conflict as error:
+        return await _page(request, rt, me, values=form, wrong={"role": str(error)}, wrong_person=str(user_id))
+    return RedirectResponse("/settings?note=saved#people", 303)

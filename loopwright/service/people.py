@@ -1,4 +1,4 @@
-"""Users of the workspace: who they are, and what they may spend in a month."""
+"""Users of the workspace: who they are, what they may do, and what they may spend in a month."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from decimal import Decimal
 from uuid import UUID
 
-from ..core.caller import Caller, Door
-from ..core.errors import NotAllowed, NotFound
+from ..core.caller import Caller, Door, UserRole
+from ..core.errors import Conflict, NotAllowed, NotFound
 from ..core.records import Month, Profile
 from ..store import activity, profiles
 from ..store.database import Database
@@ -26,6 +26,18 @@ async def list_people(database: Database, caller: Caller) -> Sequence[Profile]:
         return await profiles.list_profiles(connection)
 
 
+async def get_person(database: Database, caller: Caller, user_id: UUID) -> Profile:
+    """A user of the workspace.
+
+    Raises:
+        NotFound: there is no such user.
+    """
+    async with database.as_user(caller.user_id) as connection:
+        if profile := await profiles.get_profile(connection, str(user_id)):
+            return profile
+    raise NotFound
+
+
 async def set_monthly_cap(database: Database, caller: Caller, user_id: UUID, cap: Decimal | None) -> Profile:
     """Set what a user's runs may spend in a calendar month. For admins.
 
@@ -42,6 +54,27 @@ async def set_monthly_cap(database: Database, caller: Caller, user_id: UUID, cap
     async with database.as_user(caller.user_id) as connection:
         detail = None if cap is None else f"{cap:f}"
         await activity.note(connection, caller.door, "monthly_cap_set", f"user:{user_id}", cap_usd=detail)
+    return profile
+
+
+async def set_role(database: Database, caller: Caller, user_id: UUID, role: UserRole) -> Profile:
+    """Make a user an admin, or a member again. For admins.
+
+    Raises:
+        NotAllowed: the caller is no admin.
+        NotFound: there is no such user.
+        Conflict: it is the last admin.
+    """
+    if not caller.is_admin:
+        raise NotAllowed("only an admin says who is one")
+    async with database.as_user(caller.user_id) as connection:
+        outcome = await profiles.set_role(connection, str(user_id), role)
+        if outcome == "last":
+            raise Conflict("this is the last admin; make somebody else an admin first")
+        profile = await profiles.get_profile(connection, str(user_id))
+        if outcome != "ok" or profile is None:
+            raise NotFound
+        await activity.note(connection, caller.door, "role_set", f"user:{user_id}", role=role)
     return profile
 
 

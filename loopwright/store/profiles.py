@@ -38,6 +38,12 @@ async def set_monthly_cap(connection: Connection, user_id: str, cap: Decimal | N
     return await cursor.fetchone()
 
 
+async def set_role(connection: Connection, user_id: str, role: UserRole) -> str:
+    """Set a user's role, as an admin: `ok`, `none` for no such user, `last` where no admin would be left."""
+    row = await (await connection.execute("select private.set_role(%s, %s)", (user_id, role))).fetchone()
+    return str(row[0]) if row else "none"
+
+
 async def months(connection: Connection) -> list[Month]:
     """What the users that the caller may see spent this month."""
     cursor = connection.cursor(row_factory=class_row(Month))

@@ -213,6 +213,34 @@ async def test_secrets_go_in_and_caps_are_set_by_admins(api: Api) -> None:
     assert "secret deleted" in (await get(api, "/activity")).text
 
 
+async def test_an_api_key_is_shown_once(api: Api) -> None:
+    made = await post(api, "/settings/keys", key_name="nightly <b>")
+    assert made.status_code == 201 and made.headers["cache-control"] == "no-store"
+    (token,) = re.findall(r"lw_[\w-]{40,}", made.text)
+    assert "nightly &lt;b&gt;" in made.text
+    page = (await get(api, "/settings")).text
+    assert token not in page and f"{token[:8]}…" in page and "never</span>" in page
+    again = await post(api, "/settings/keys", key_name="nightly <b>")  # the form sent again, or a reload
+    assert again.status_code == 422 and 'value="nightly &lt;b&gt;"' in again.text and "lw_…" in again.text
+    assert (await api.http.get("/", headers={"authorization": f"Bearer {token}"})).status_code == 200
+    (key_id,) = re.findall(r"/settings/keys/([0-9a-f-]{36})/revoke", page)
+    assert (await post(api, f"/settings/keys/{key_id}/revoke", OTHER)).status_code == 404
+    assert (await post(api, f"/settings/keys/{key_id}/revoke")).status_code == 303
+    assert (await api.http.get("/", headers={"authorization": f"Bearer {token}"})).status_code == 303
+
+
+async def test_roles_are_given_by_admins_and_the_last_one_stays(api: Api) -> None:
+    assert f"/settings/people/{OWNER}" not in (await get(api, "/settings")).text
+    assert (await post(api, f"/settings/people/{OWNER}", role="admin", cap="")).status_code == 403
+    last = await post(api, f"/settings/people/{ADMIN}", ADMIN, role="member", cap="7")
+    assert last.status_code == 422 and "this is the last admin" in last.text and 'value="7"' in last.text
+    wrong = await post(api, f"/settings/people/{OWNER}", ADMIN, role="admin", cap="much")
+    assert wrong.status_code == 422 and 'value="much"' in wrong.text
+    assert (await post(api, f"/settings/people/{OWNER}", ADMIN, role="admin", cap="5")).status_code == 303
+    page = (await get(api, "/settings")).text
+    assert "You are an admin" in page and "of $5.00" in page
+
+
 async def test_usage_by_everything(api: Api) -> None:
     await api.finished(await api.start(await api.make_loop(name="=cmd()")))
     for by in ("day", "context", "loop", "model", "role", "user"):

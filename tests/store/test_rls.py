@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ TABLES = (
     "profiles", "secrets", "tools", "agents", "loops", "loop_runs", "loop_iterations", "run_events", "run_journal",
     "wallet_entries", "monthly_spend", "usage_records", "activity_log", "idempotency_keys", "workers",
     "workspace_settings",
+    "api_keys",
 )  # fmt: skip
 
 CALLERS = ("owner", "member", "admin", "stranger", "anon", "service", "nobody")
@@ -45,6 +47,7 @@ SEEN: dict[str, tuple[int | str, ...]] = {
     "idempotency_keys": (1,      0,      0,      0,      DENIED, 1,      DENIED),
     "workers":          (DENIED, DENIED, DENIED, DENIED, DENIED, 1,      DENIED),
     "workspace_settings": (1,    1,      1,      0,      DENIED, 1,      DENIED),
+    "api_keys":         (1,      0,      0,      0,      DENIED, 1,      DENIED),
 }  # fmt: skip
 
 WRITABLE = {"secrets", "tools", "agents", "loops", "idempotency_keys"}
@@ -95,6 +98,7 @@ _ONCE = (
     "insert into activity_log (user_id, door, action, subject) values (%(owner)s, 'api', 'a', 's')",
     "insert into idempotency_keys (owner_id, key, request_sha256) values (%(owner)s, 'k', 'x')",
     "insert into workers (executor, host, pid) values ('w', 'h', 1)",
+    "insert into api_keys (owner_id, name, prefix, sha256) values (%(owner)s, 'k', 'lw_', sha256('k'))",
     "insert into auth.users (id) values ('00000000-0000-0000-0000-00000000000d')",
     "delete from profiles where id = '00000000-0000-0000-0000-00000000000d'",
 )
@@ -118,7 +122,7 @@ async def acting(database: Database, caller: str) -> AsyncGenerator[Connection]:
 
 
 async def _count(c: Connection, table: str) -> int | str:
-    column = "id" if table in ("secrets", "profiles") else "*"
+    column = "id" if table in ("secrets", "profiles", "api_keys") else "*"
     query = sql.SQL("select count({}) from public.{}").format(sql.SQL(cast(Any, column)), sql.Identifier(table))
     if table == "tools":
         query += sql.SQL(" where true")
@@ -171,6 +175,7 @@ def _any_column(table: str) -> str:
 _FIRST = {
     "loop_iterations": "run_id", "run_events": "run_id", "run_journal": "run_id", "monthly_spend": "owner_id",
     "workers": "executor", "tools": "name", "agents": "name", "usage_records": "model", "activity_log": "action",
+    "api_keys": "name",
 }  # fmt: skip
 
 
@@ -190,6 +195,7 @@ async def test_rows_can_not_be_given_to_somebody_else_or_made_for_them(filled: W
             "insert into tools (owner_id, name, kind) values (%s, 'x', 'http')",
             "insert into secrets (owner_id, name, nonce, sealed, key_id) values (%s, 'X', '123456789012', 'x', 'k')",
             "insert into idempotency_keys (owner_id, key, request_sha256) values (%s, 'x', 'x')",
+            "insert into api_keys (owner_id, name, prefix, sha256) values (%s, 'x', 'lw_', sha256('x'))",
         ):
             with pytest.raises(psycopg.errors.InsufficientPrivilege):
                 async with c.transaction():
@@ -222,6 +228,48 @@ async def test_sealed_values_are_for_the_service_alone(filled: World) -> None:
         async with acting(filled.database, caller) as c:
             with pytest.raises(psycopg.errors.InsufficientPrivilege):
                 await c.execute("select sealed from secrets")
+
+
+async def test_the_hash_of_a_key_is_for_the_service_alone(filled: World) -> None:
+    for caller in ("owner", "admin"):
+        for statement in ("select sha256 from api_keys", "select private.owner_of_key(sha256('k'))"):
+            async with acting(filled.database, caller) as c:
+                with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                    await c.execute(cast(Any, statement))
+    async with acting(filled.database, "service") as c:
+        row = await (await c.execute("select private.owner_of_key(sha256('k'))")).fetchone()
+        assert row is not None and str(row[0]) == OWNER
+    async with acting(filled.database, "stranger") as c:
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            await c.execute("insert into api_keys (name, prefix, sha256) values ('x', 'lw_', sha256('x'))")
+
+
+async def test_roles_are_set_by_admins_and_one_stays(filled: World) -> None:
+    give = "select private.set_role(%s, %s)"
+    for caller in ("owner", "member", "stranger"):
+        async with acting(filled.database, caller) as c:
+            with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                await c.execute(give, (OTHER, "admin"))
+    async with acting(filled.database, "admin") as c:
+        for user, role, outcome in ((ADMIN, "member", "last"), (OTHER, "admin", "ok"), (ADMIN, "member", "ok")):
+            row = await (await c.execute(give, (user, role))).fetchone()
+            assert row == (outcome,)
+
+
+async def test_two_admins_who_demote_each_other_leave_one(filled: World) -> None:
+    await filled.direct.execute("update profiles set role = 'admin' where id = %s", (OWNER,))
+
+    async def demote(by: str, whom: str) -> str | None:
+        try:
+            async with filled.database.as_user(by) as c:
+                row = await (await c.execute("select private.set_role(%s, 'member')", (whom,))).fetchone()
+                await asyncio.sleep(0.05)
+                return str(row[0]) if row else None
+        except psycopg.errors.InsufficientPrivilege:
+            return None
+
+    outcomes = await asyncio.gather(demote(OWNER, ADMIN), demote(ADMIN, OWNER))
+    assert sorted(map(str, outcomes)) == ["None", "ok"]
 
 
 async def test_the_folder_of_a_loop_is_not_for_people_to_choose(filled: World) -> None:
