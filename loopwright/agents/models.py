@@ -44,8 +44,11 @@ def model_settings(choice: ModelChoice) -> ModelSettings:
 
 def _build_one(choice: ModelChoice, name: str, where: str, field: str) -> Model:
     if name == PRACTICE:
-        pace = choice.settings.get("practice_pace", 0.25)
-        return PracticeModel(pace=float(pace) if isinstance(pace, int | float) else 0.25)
+        pace, answer = choice.settings.get("practice_pace", 0.25), choice.settings.get("practice_answer")
+        return PracticeModel(
+            pace=float(pace) if isinstance(pace, int | float) else 0.25,
+            answer=answer if isinstance(answer, str) else None,
+        )
     if name == "test":
         message = "`test` is pydantic-ai's stand-in; use `practice` to try things without a key"
         raise InvalidInput(Problem(field=field, message=message))

@@ -55,15 +55,15 @@ class LoopFormContext(Context):
     kept_kind: str
     """The kind of an evaluator that the form has no fields for."""
     key: str
-    needs_key: bool
-    """Whether the template needs a model whose key isn't known here."""
+    practice: bool
+    """Whether a template runs on the practice model since no key of a model is known here."""
     worst: str
     wrong: Wrong = field(default_factory=dict[str, str])
 
 
 async def _form(
     request: Request, rt: Runtime, me: Caller, values: Fields, *, loop: Loop | None = None, wrong: Wrong | None = None,
-    needs_key: bool = False,
+    practice: bool = False,
 ) -> Response:  # fmt: skip
     kind = str(_group(loop.spec.get("evaluator")).get("kind", "")) if loop else ""
     context = LoopFormContext(
@@ -74,7 +74,7 @@ async def _form(
         agents=await agent_names(rt.database, me),
         kept_kind=kind if kind not in ("", "http", "judge") else "",
         key=values.short("once") or new_key(),
-        needs_key=needs_key,
+        practice=practice,
         worst=show_usd(loop.worst_case_usd) if loop else "",
         wrong=wrong or {},
     )
@@ -86,9 +86,10 @@ async def new(request: Request, rt: Rt, me: Me, template: Annotated[str, Query(m
     """The form of a new loop, empty or filled with a template."""
     model = await suggested_model(rt, me)
     chosen = BY_KEY.get(template)
-    filled = chosen.filled(str(request.base_url), model) if chosen else {"model": model or "practice"}
+    plain = {"model": model or "practice", "judge_model": model or ""}
+    filled = chosen.filled(str(request.base_url), model) if chosen else plain
     values = Fields({name: [value] for name, value in {**EMPTY, **filled}.items()})
-    return await _form(request, rt, me, values, needs_key=bool(chosen and chosen.needs_key and not model))
+    return await _form(request, rt, me, values, practice=bool(chosen and chosen.takes_model and not model))
 
 
 @router.post("/new")

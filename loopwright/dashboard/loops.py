@@ -15,6 +15,7 @@ from ..core.errors import InvalidInput, NotFound
 from ..core.records import Agent, Loop, RunSummary
 from ..core.views import LoopCard
 from ..service.agents import get_agent
+from ..service.drafts import suggested_model
 from ..service.loops import delete_loop, get_loop
 from ..service.overview import LoopOrder, loop_cards
 from ..service.runs import list_runs
@@ -48,7 +49,8 @@ class LoopsContext(Context):
     search: str
     status: str
     order: str
-    templates: Sequence[Template]
+    templates: Sequence[tuple[Template, str]]
+    """Each with the model that it runs on as it is."""
     statuses: Sequence[str] = Status.__args__
 
 
@@ -67,9 +69,10 @@ async def show_all(
     cards, more = await loop_cards(
         rt.database, me, search=q.strip(), status=status, order=order, limit=CARDS, page=page_number
     )
+    model = None if cards else await suggested_model(rt, me)
     context = LoopsContext(
         title="Loops", nav="/", cards=cards, more=more, page=page_number, search=q, status=status, order=order,
-        templates=TEMPLATES,
+        templates=[(each, each.runs_on(model)) for each in TEMPLATES],
     )  # fmt: skip
     return page(request, "loops.html", context)
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
+from ..agents.practice_text import why_not_judged
 from ..core.errors import InvalidInput
 from ..core.spec import ENV_REFERENCE
 from ..core.stop import CONDITIONS, check_stop, parse_stop
@@ -307,6 +308,14 @@ def _find(value: object, name: str, place: Place) -> Place | None:
     return next((found for step, inner in steps if (found := _find(inner, name, (*place, step)))), None)
 
 
+def _practice_rubrics(facts: Facts) -> Iterator[Finding]:
+    for place, evaluator in _evaluators(facts.data):
+        rubric = evaluator.get("rubric")
+        counts = evaluator.get("kind") == "judge" and evaluator.get("model") == "practice"
+        if counts and isinstance(rubric, str) and rubric.strip() and (refusal := why_not_judged(rubric)):
+            yield (*place, "rubric"), refusal
+
+
 CHECKS: Sequence[Callable[[Facts], Iterator[Finding]]] = (
     _blank,
     _stop,
@@ -318,5 +327,6 @@ CHECKS: Sequence[Callable[[Facts], Iterator[Finding]]] = (
     _mcp_servers,
     _part_names,
     _scales,
+    _practice_rubrics,
     _json_schemas,
 )

@@ -57,12 +57,12 @@ class Site:
             "DATABASE_URL": self.urls.app,
             "DATABASE_URL_DIRECT": self.urls.direct,
             "LOOPWRIGHT_HOME": str(self.home),
-            "LOOPWRIGHT_EGRESS_ALLOW": f"127.0.0.1:{self.port}",
         }
         for name in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "GOOGLE_API_KEY", "GEMINI_API_KEY"):
             env.pop(name, None)
         if self.shared:
             env["LOOPWRIGHT_SERVICE_KEY"] = SERVICE_KEY
+            env["LOOPWRIGHT_EGRESS_ALLOW"] = f"127.0.0.1:{self.port}"
         command = [sys.executable, "-m", "loopwright", "serve", "--port", str(self.port)]
         log = (self.home / "log.txt").open("ab")
         with log:
@@ -87,6 +87,11 @@ class Site:
         """What the owner signs in with."""
         return (self.home / "log.txt").read_text().partition("token=")[2].split()[0]
 
+    def sign_in(self, page: Page) -> None:
+        """Sign in as the owner, by the printed address."""
+        page.goto(f"{self.address}/login?token={self.token()}")
+        page.wait_for_url(f"{self.address}/")
+
     # --- people ---
 
     def visit(self, browser: Browser, user: str = OWNER, **options: Any) -> BrowserContext:
@@ -96,9 +101,9 @@ class Site:
         context.set_default_timeout(30_000)
         return context
 
-    def make_loop(self, page: Page, *, pace: float = 0.0, **typed: str) -> str:
-        """Make the loop of the first template with its form; returns its address."""
-        page.goto("/loops/new?template=http")
+    def make_loop(self, page: Page, *, pace: float = 0.0, template: str = "http", **typed: str) -> str:
+        """Make the loop of a template with its form; returns its address."""
+        page.goto(f"/loops/new?template={template}")
         for name, value in {"max_iterations": "12", **typed}.items():
             page.fill(f"[name={name}]", value)
         page.click("text=Make the loop")

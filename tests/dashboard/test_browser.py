@@ -57,6 +57,31 @@ def test_press_run_and_see_it_finish_live(browser: Browser, site: Site) -> None:
     assert complaints == []
 
 
+def test_each_template_works_as_it_is_on_an_empty_installation(
+    browser: Browser, pg_server: EmbeddedServer, tmp_path: Path
+) -> None:
+    complaints: list[str] = []
+    with open_site(pg_server, tmp_path, shared=False) as site, site.visit(browser) as context:
+        page = clean(context.new_page(), complaints)
+        site.sign_in(page)
+        names = [each.inner_text() for each in page.locator(".card h2").all()]
+        assert len(names) == 3 and page.locator("text=no key needed").count() == 3
+        addresses = [each.get_attribute("href") or "" for each in page.locator(".card .button").all()]
+        for address in addresses:
+            page.goto(address)
+            page.click("text=Make the loop")
+            page.wait_for_url("**/loops/*-*")
+            page.click("button:has-text('Run') >> nth=0")
+            page.wait_for_selector(FINISHED)
+            said = page.inner_text("#conn")
+            assert "Reached the target" in said, (address, said)
+            scores = page.locator("#log .s").all_inner_texts()
+            assert len(scores) >= 3, (address, scores)  # it took several, each by the remarks on those before
+        page.goto("/")
+        assert page.locator(".card").count() == 3 and page.locator(".badge.good").count() == 3
+    assert complaints == []
+
+
 def test_leaving_stops_nothing_and_stop_does(browser: Browser, site: Site) -> None:
     with site.visit(browser) as context:
         page = context.new_page()
