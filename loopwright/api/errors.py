@@ -68,6 +68,7 @@ STATUS: Mapping[type[Exception], int] = {
     errors.UnknownPrice: 422,
     errors.EgressRefused: 422,
     errors.StoreUnavailable: 503,
+    errors.NotReady: 503,
 }
 """The status of each error; of its nearest base class where it has none of its own."""
 
@@ -123,6 +124,8 @@ async def _ours(request: Request, error: Exception) -> ProblemResponse:
     status = status_of(error)
     if status == 500:
         return await _unforeseen(request, error)
+    if isinstance(error, errors.NotReady):
+        return problem(status, str(error))
     if status == 503:
         _log.warning("answered 503: %s", error)
         return problem(status, AWAY)

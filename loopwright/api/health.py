@@ -41,6 +41,6 @@ async def health() -> Health:
 
 @router.get("/ready", responses=problems(), openapi_extra=_OPEN)
 async def ready(rt: Rt) -> Ready:
-    """Whether its database answers too; needs no sign-in."""
+    """Whether its database answers too, and its engine is up; needs no sign-in."""
     counts = await check_ready(rt)
     return Ready(version=version("loopwright"), running=counts.running, viewers=counts.viewers)

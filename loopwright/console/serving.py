@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
 import socket
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ..core.errors import InvalidInput, Problem
@@ -15,36 +15,57 @@ from .service import guarded, settings_with
 
 if TYPE_CHECKING:
     import uvicorn
+    from fastapi import FastAPI
 
 SHUTDOWN_SECONDS = 5
 """How long answers may take to finish when the server leaves; runs have their own grace."""
 
 
+APP = "loopwright.app:create_app"
+"""Named and not imported: the composition root stands above the command line."""
+
+
 def serve(host: str | None, port: int | None) -> int:
-    """Serve the API and execute runs until a signal comes."""
+    """Serve the API and execute runs until a signal comes.
+
+    The server answers as soon as the database is up. What executes runs comes up behind it: it takes as long again,
+    and runs that are started meanwhile wait for it.
+    """
 
     async def run() -> int:
+        from ..service.runtime import engine_behind, open_runtime
+
         settings = settings_with(host=host, port=port)
         settings.check()
-        # The application reads its settings from the environment when uvicorn makes it.
-        os.environ["LOOPWRIGHT_HOST"], os.environ["LOOPWRIGHT_PORT"] = settings.host, str(settings.port)
         with _listen(settings) as listening:
-            server = _server(settings)
-            serving = asyncio.create_task(server.serve(sockets=[listening]))
-            await _announce(server, serving, settings, listening.getsockname()[1])
-            await serving
+            importing = asyncio.create_task(asyncio.to_thread(_import_app))  # while the database comes up
+            async with open_runtime(settings, engine=False) as runtime:
+                runtime.awaits_engine = True
+                create_app = await importing
+                server = _server(create_app(settings, runtime=runtime))
+                serving = asyncio.create_task(server.serve(sockets=[listening]))
+                await _announce(server, serving, settings, listening.getsockname()[1])
+                async with engine_behind(runtime) as working:
+                    await asyncio.wait({serving, working}, return_when=asyncio.FIRST_COMPLETED)
+                    server.should_exit = True
+                    await serving
+                working.result()
         return REACHED if server.started else ERROR
 
     return guarded(run)
 
 
-def _server(settings: Settings) -> uvicorn.Server:
+def _import_app() -> Callable[..., FastAPI]:
+    from uvicorn.importer import import_from_string
+
+    return import_from_string(APP)
+
+
+def _server(app: FastAPI) -> uvicorn.Server:
     import uvicorn
 
-    # Named and not imported: the composition root stands above the command line.
     config = uvicorn.Config(
-        "loopwright.app:create_app",
-        factory=True,
+        app,
         lifespan="on",
         log_level="warning",
         timeout_graceful_shutdown=SHUTDOWN_SECONDS,

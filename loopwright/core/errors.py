@@ -129,6 +129,10 @@ class DatabaseAway(StoreUnavailable):
     """The database can't be reached at the moment."""
 
 
+class NotReady(LoopwrightError):
+    """The service answers, and its engine is not up yet: runs that are started now begin in a moment."""
+
+
 class StaleEpoch(LoopwrightError):
     """Another worker has taken over this run, so this one may not write to it any more."""
 

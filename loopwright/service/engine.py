@@ -1,4 +1,4 @@
-"""The engine: DBOS carries the runs of this process; cancelling, heartbeats and taking over are ours."""
+"""The engine: DBOS carries the queue; sharing it out and taking over the runs of dead workers are ours."""
 
 from __future__ import annotations
 
@@ -6,49 +6,28 @@ import asyncio
 import json
 import logging
 import math
-import os
-import socket
 import time
-import uuid
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import ClassVar, Self
 
-import psycopg
 from dbos import DBOS, DBOSConfig, EnqueueOptions, Serializer, SetWorkflowID
 
 from ..cancellation import end_all
-from ..core.errors import DatabaseAway, LoopwrightError, StaleEpoch, StoreUnavailable
-from ..core.events import TextDelta
-from ..runner.library import Loop
-from ..runner.plan import Halt
-from ..runner.workflow import drive, end
+from ..core.errors import DatabaseAway, StoreUnavailable
 from ..store import runs, workers
-from ..store.database import Database, connect_direct
-from ..store.run_store import PgRunStore, TakenRun, take_run
+from ..store.run_store import TakenRun
 from ..store.runs import Submission
-
-FORMAT = "1"
-"""The workflow-format number: raised only when older code could not go on with a run of newer code. A build with the
-same number continues the runs of the one before it."""
+from .executor import FORMAT, Executor
 
 QUEUE = "runs"
-
-BEAT_SECONDS = 5.0
-"""How often a worker says that it lives."""
 
 DEAD_AFTER_SECONDS = 15.0
 """A worker that was silent for so long is taken for dead. Its runs go to others within 30 s of its death: at most 15 s
 until it is taken for dead, 5 s until somebody looks, and what the queue takes. On the same machine its death is seen,
 which takes 5 s."""
-
-HALT_SECONDS = 5.0
-"""How long runs that were cut off may take to let go when this process leaves."""
-
-AGAIN_SECONDS = 5.0
-"""How long to wait before the end of a run is recorded again that could not be, for a full disk, say."""
 
 _log = logging.getLogger(__name__)
 
@@ -64,66 +43,41 @@ class Limits:
     """How often the queue is looked at."""
 
 
-@dataclass
-class _Work:
-    """A run that this process executes or is about to."""
-
-    halt: Halt = field(default_factory=Halt)
-    """There before the run is taken, so that no request to cancel it is missed."""
-    store: PgRunStore | None = None
-    done: asyncio.Event = field(default_factory=asyncio.Event)
-
-
 @dataclass(kw_only=True)
-class Engine:
-    """Executes runs in this process. Open it with `async with`; one in a process, since DBOS is one in a process.
+class Engine(Executor):
+    """Executes the runs of the queue, too, and those of workers that died. Open it with `async with`; one in a process,
+    since DBOS is one in a process.
 
     Args:
-        database: where the runs are.
-        load: makes the loop of a run from what the run keeps of it.
         limits: how many runs at once.
-        executor: this worker's id; a new one each time, so that a dead worker's runs are taken over, not waited for.
-        on_text: gets the text deltas of runs in this process.
-        beat_seconds: how often to say that this worker lives, and to look for those who don't.
         dead_after_seconds: after how long a silent worker is taken for dead.
-        grace_seconds: how long requests in flight may take to finish when this process leaves.
     """
 
-    database: Database
-    load: Callable[[TakenRun], Coroutine[Any, Any, Loop]]
     limits: Limits = field(default_factory=Limits)
-    executor: str = field(default_factory=lambda: f"{socket.gethostname()[:40]}-{os.getpid()}-{uuid.uuid4().hex[:8]}")
-    on_text: Callable[[TextDelta], None] | None = None
-    beat_seconds: float = BEAT_SECONDS
     dead_after_seconds: float = DEAD_AFTER_SECONDS
-    grace_seconds: float = 20.0
-    _working: dict[str, _Work] = field(default_factory=dict[str, "_Work"])
+    takes_queue: ClassVar[bool] = True
     _owners: dict[str, str] = field(default_factory=dict[str, str])
     """Who owns the runs that this process executes or is about to."""
-    _refused: list[str] = field(default_factory=list[str])
-    """Runs that the queue gave to this process while it left."""
-    _tasks: list[asyncio.Task[None]] = field(default_factory=list[asyncio.Task[None]])
     _wake: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when somebody says that there are runs to be found."""
-    _leaving: bool = False
     _loop: asyncio.AbstractEventLoop | None = None
     _in_touch_since: float | None = None
     """Since when this process has seen the database without a break, by the monotonic clock."""
     _looked_at: float = 0.0
     _workers: int = 1
-    """How many workers there are, as of the last look."""
+    """How many workers share the queue, as of the last look."""
     _share: int = 0
     """How many runs of the queue a worker may have, as the queue was last told."""
 
-    async def __aenter__(self) -> Engine:
+    async def __aenter__(self) -> Self:
         global _engine  # noqa: PLW0603 - DBOS itself is one in a process, and its workflows are module functions
         if _engine is not None:
             raise RuntimeError("there is an engine in this process already")
         self._loop = asyncio.get_running_loop()
         _engine = self
         try:
+            await self._say_that_we_live()
             async with self.database.service_session() as connection:
-                await workers.beat(connection, self.executor, int(FORMAT))
                 self._workers = len(await workers.living(connection))
             await asyncio.to_thread(self._launch)
             await self._share_out()
@@ -143,30 +97,9 @@ class Engine:
             await asyncio.to_thread(DBOS.destroy, workflow_completion_timeout_sec=0)
             # DBOS made its threads those of the event loop, and took them along.
             asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor())
-            with suppress(DatabaseAway):  # then others notice by our silence
-                async with self.database.service_session() as connection:
-                    await workers.leave(connection, self.executor)
-                    await runs.release(connection, self.executor, self._refused)
+            await self._say_that_we_leave()
         finally:
             _engine = None
-
-    async def _wind_up(self) -> None:
-        """Let what is in flight finish; what takes too long is cut off, and charged whole by whoever goes on."""
-        stores = [work.store for work in self._working.values() if work.store]
-        for store in stores:
-            store.leaving = True
-        await self._until_done(self.grace_seconds)
-        for work in self._working.values():
-            if work.store:
-                work.store.abandon()
-            work.halt("cancelled")
-        await self._until_done(HALT_SECONDS)
-
-    async def _until_done(self, seconds: float) -> None:
-        if waits := [asyncio.ensure_future(work.done.wait()) for work in self._working.values()]:
-            _, late = await asyncio.wait(waits, timeout=seconds)
-            for each in late:
-                each.cancel()
 
     # --- Starting and stopping runs ---
 
@@ -223,100 +156,16 @@ class Engine:
         )
         self._share = share
 
-    def halt(self, run_id: str) -> None:
-        """Cancel a run if it goes on in this process."""
-        if work := self._working.get(run_id):
-            work.halt("cancelled")
-
-    @property
-    def running(self) -> int:
-        """How many runs go on in this process."""
-        return len(self._working)
-
-    # --- Executing one run ---
-
-    async def execute(self, run_id: str, submission: int) -> str:
-        """Execute a run to its end, or until another worker takes it; returns how that went, for the engine's books."""
-        while before := self._working.get(run_id):  # its last execution is about to end
-            await before.done.wait()
-        if self._leaving:
-            self._refused.append(run_id)
-            return "left to others"
-        work = self._working[run_id] = _Work()
-        try:
-            while True:
-                try:
-                    return await self._take(run_id, submission, work)
-                except StaleEpoch:
-                    return "in other hands"
-                except DatabaseAway:
-                    if self._leaving:
-                        return "left to others"
-                    await asyncio.sleep(1)  # the run goes on when it is back
-        finally:
-            del self._working[run_id]
-            self._owners.pop(run_id, None)
-            work.done.set()
-
-    async def _take(self, run_id: str, submission: int, work: _Work) -> str:
-        run = await take_run(self.database, run_id, self.executor, submission=submission, format_number=int(FORMAT))
-        if run is None:
-            return "finished, or in other hands"
+    def _taken(self, run: TakenRun) -> None:
         self._owners[run.id] = str(run.owner_id)
-        store = work.store = PgRunStore(
-            self.database,
-            run.id,
-            run.epoch,
-            wallet=run.wallet,
-            started_at=run.started_at,
-            direction=run.direction,
-            on_text=self.on_text,
-        )
-        store.leaving = self._leaving
-        try:
-            result = await drive(run, store, await self.load(run), work.halt)
-        except (StaleEpoch, DatabaseAway):
-            raise
-        except Exception as error:  # noqa: BLE001 - a run that nobody goes on with has to end, with a reason
-            _log.warning("the run %s can't go on", run.id, exc_info=not isinstance(error, LoopwrightError))
-            text = str(error) if isinstance(error, LoopwrightError) else f"{type(error).__name__}: {error}"
-            await self._give_up(run, store, text)
-            return "error"
-        if not result.recorded:
-            await self._give_up(run, store, result.error or result.sentence)
-        return result.stop_reason
 
-    async def _give_up(self, run: TakenRun, store: PgRunStore, error: str) -> None:
-        """End a run that can't go on; its best candidate is on record already."""
-        try:
-            await end(run, store, "error", error)
-        except DatabaseAway:
-            raise
-        except StoreUnavailable:
-            _log.exception("the end of the run %s can't be written as an event", run.id)
-        else:
-            return None
-        while True:
-            try:
-                return await store.fail(error)
-            except DatabaseAway:
-                raise
-            except StoreUnavailable:  # a full disk, say: until there is room the run stands still
-                await asyncio.sleep(AGAIN_SECONDS)
+    def _ended(self, run_id: str) -> None:
+        self._owners.pop(run_id, None)
+
+    def _news(self) -> None:
+        self._wake.set()
 
     # --- Other workers ---
-
-    async def _beat(self) -> None:
-        """Say that we live. Nothing else is done here that could hold it up."""
-        while True:
-            try:
-                async with self.database.service_session() as connection:
-                    await workers.beat(connection, self.executor, int(FORMAT))
-            except DatabaseAway:
-                pass  # nobody can take over either; we go on when it is back
-            except Exception:  # noqa: BLE001 - logged; this must never end, for who does not beat is taken for dead
-                _log.exception("the heartbeat failed; it is tried again")
-            await asyncio.sleep(self.beat_seconds)
 
     async def _watch(self) -> None:
         """Find the runs that nobody executes."""
@@ -383,27 +232,6 @@ class Engine:
         if status == "PENDING":
             return executor in living and (executor != self.executor or run.id in self._working)
         return False
-
-    async def _hear(self) -> None:
-        """Listen for requests to cancel runs, and for news of runs to be found, from whatever process they come."""
-        while True:
-            try:
-                async with await connect_direct(self.database.urls) as connection:
-                    await connection.execute("listen loopwright_cancel")
-                    await connection.execute("listen loopwright_queue")
-                    async with self.database.service_session() as session:
-                        for run_id in await runs.cancelled(session, self.executor):
-                            self.halt(run_id)
-                    async for notification in connection.notifies():
-                        if notification.channel == "loopwright_queue":
-                            self._wake.set()
-                        else:
-                            self.halt(notification.payload)
-            except (DatabaseAway, psycopg.Error, OSError) as error:
-                _log.debug("not in touch with the database: %s", error)
-            except Exception:  # noqa: BLE001 - logged; this must never end, or nobody could cancel a run
-                _log.exception("listening failed; it is tried again")
-            await asyncio.sleep(0.5)
 
     def _launch(self) -> None:
         config: DBOSConfig = {

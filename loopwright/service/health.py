@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ..core.errors import NotReady
 from .runtime import Runtime
 
 
@@ -16,11 +17,14 @@ class Counts:
 
 
 async def check_ready(runtime: Runtime) -> Counts:
-    """Ask the database whether it answers.
+    """Ask the database whether it answers, and whether runs can be executed here.
 
     Raises:
-        DatabaseAway: it doesn't.
+        NotReady: the engine is not up yet; runs that are started meanwhile wait for it.
+        DatabaseAway: the database doesn't answer.
     """
+    if runtime.awaits_engine:
+        raise NotReady
     async with runtime.database.service_session() as connection:
         await connection.execute("select 1")
     return Counts(runtime.engine.running if runtime.engine else 0, runtime.hub.viewers)

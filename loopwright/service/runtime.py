@@ -51,12 +51,15 @@ class Runtime:
     vault: Vault
     hub: Hub
     engine: Engine | None = None
-    """`None` in a process that executes no runs."""
+    """`None` in a process that executes no runs, and in one whose engine is not up yet."""
+    awaits_engine: bool = False
+    """Whether an engine is still to come up in this process."""
     binaries: Path | None = None
     """Where psql and pg_dump lie, with the embedded database."""
 
     async def submit(self, run: Submission) -> None:
-        """Have a committed run executed: here, or else by the first worker that hears of it."""
+        """Have a committed run executed: here, or else by the first worker that hears of it; that may be the engine of
+        this process, as soon as it is up."""
         if self.engine is not None:
             await self.engine.submit(run)
             return
@@ -145,19 +148,48 @@ async def open_runtime(settings: Settings, *, engine: bool = True, urls: Urls | 
         runtime = Runtime(settings=settings, database=database, vault=vault, hub=hub, binaries=binaries)
         await stack.enter_async_context(hub)
         if engine:
-            from .engine import Engine, Limits
-
-            limits = Limits(per_process=settings.runs_per_process, per_user=settings.runs_per_user)
-            stack.callback(_renew_threads)
-            working = Engine(
-                database=database,
-                load=runtime.load,
-                limits=limits,
-                on_text=hub.say,
-                grace_seconds=settings.grace_seconds,
-            )
-            runtime.engine = await stack.enter_async_context(working)
+            await stack.enter_async_context(engine_of(runtime))
         yield runtime
+
+
+@asynccontextmanager
+async def engine_of(runtime: Runtime) -> AsyncGenerator[Engine]:
+    """Execute runs in this process as long as the block lasts."""
+    await anyio.to_thread.run_sync(_import_engine)
+    from .engine import Engine, Limits
+
+    settings = runtime.settings
+    engine = Engine(
+        database=runtime.database,
+        load=runtime.load,
+        limits=Limits(per_process=settings.runs_per_process, per_user=settings.runs_per_user),
+        on_text=runtime.hub.say,
+        grace_seconds=settings.grace_seconds,
+    )
+    try:
+        async with engine:
+            runtime.engine, runtime.awaits_engine = engine, False
+            yield engine
+    finally:
+        _renew_threads()
+
+
+@asynccontextmanager
+async def engine_behind(runtime: Runtime) -> AsyncGenerator[asyncio.Task[None]]:
+    """`engine_of`, without waiting until it is up. The task that is given ends early only if it does not come up."""
+    leave = asyncio.Event()
+    runtime.awaits_engine = True
+
+    async def carry() -> None:
+        async with engine_of(runtime):
+            await leave.wait()
+
+    carrying = asyncio.create_task(carry())
+    try:
+        yield carrying
+    finally:
+        leave.set()
+        await asyncio.wait([carrying])
 
 
 def _import_engine() -> None:

@@ -22,12 +22,12 @@ class _Neighbour:
     born: str | None
 
 
-async def beat(connection: Connection, executor: str, format_number: int = 1) -> None:
+async def beat(connection: Connection, executor: str, format_number: int = 1, *, takes_queue: bool = True) -> None:
     """Say that a worker of this process lives."""
     await connection.execute(
-        "insert into public.workers (executor, host, pid, machine, born, format) values (%s, %s, %s, %s, %s, %s) "
-        "on conflict (executor) do update set beat_at = now()",
-        (executor, socket.gethostname(), os.getpid(), machine(), born(os.getpid()), format_number),
+        "insert into public.workers (executor, host, pid, machine, born, format, takes_queue) "
+        "values (%s, %s, %s, %s, %s, %s, %s) on conflict (executor) do update set beat_at = now()",
+        (executor, socket.gethostname(), os.getpid(), machine(), born(os.getpid()), format_number, takes_queue),
     )
 
 
@@ -56,8 +56,8 @@ async def bury_neighbours(connection: Connection) -> None:
 
 
 async def living(connection: Connection) -> dict[str, int]:
-    """The workers on the list, each with its workflow-format number."""
-    rows = await connection.execute("select executor, format from public.workers")
+    """The workers on the list that take runs from the queue, each with its workflow-format number."""
+    rows = await connection.execute("select executor, format from public.workers where takes_queue")
     return {str(executor): int(number) for executor, number in await rows.fetchall()}
 
 

@@ -19,7 +19,7 @@ from psycopg import sql
 from loopwright.core.errors import BudgetExceeded, StoreUnavailable
 from loopwright.core.ports import Operation, Spender
 from loopwright.core.wallet import Charge
-from loopwright.service import engine as engines
+from loopwright.service import executor as executors
 from loopwright.service.engine import Engine
 from loopwright.store.database import Database, connect_direct
 from loopwright.store.embedded import EmbeddedServer
@@ -94,7 +94,7 @@ async def test_a_run_whose_events_cannot_be_recorded_stops_after_what_is_paid_is
 async def test_a_run_whose_end_cannot_be_recorded_is_ended_when_there_is_room_again(
     database: Database, world: Outside, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engines, "AGAIN_SECONDS", 0.05)
+    monkeypatch.setattr(executors, "AGAIN_SECONDS", 0.05)
     tag = new_tag()
     run = await insert_run(database, KINDS["converging"](world.url, tag))
     await break_inserts(database, "loop_runs", "new.event_seq > 9 or new.status = 'finished'")

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from loopwright.service.engine import BEAT_SECONDS, DEAD_AFTER_SECONDS, Limits
+from loopwright.service.engine import DEAD_AFTER_SECONDS, Limits
+from loopwright.service.executor import BEAT_SECONDS
 from loopwright.store.database import Database, connect_direct
 
 from ..postgres import OTHER, OWNER
