@@ -69,13 +69,19 @@ def run(
         Path | None,
         typer.Option(metavar="PATH", help="Append the journal here, not under .loopwright/runs/.", show_default=False),
     ] = None,
+    ephemeral: Annotated[
+        bool, typer.Option("--ephemeral", help="Keep the run in memory: no database, nothing to go on with.")
+    ] = False,
 ) -> None:
-    """Run a loop file. Ctrl-C stops cleanly and keeps the best; a second Ctrl-C aborts."""
+    """Run a loop file. Ctrl-C stops cleanly and keeps the best; a second Ctrl-C aborts.
+
+    The run is kept in the data folder, as those of `loopwright serve` are.
+    """
     from .console.commands import run_file
     from .service.loop_files import Overrides
 
     overrides = Overrides(goal=goal, budget=budget, max_iterations=max_iterations, model=model, attempts=attempts)
-    raise typer.Exit(run_file(file, overrides, as_json=json, output=output, journal=journal))
+    raise typer.Exit(run_file(file, overrides, as_json=json, output=output, journal=journal, ephemeral=ephemeral))
 
 
 @app.command(epilog="Exit codes: 0 the file is fine, 2 it is refused.")

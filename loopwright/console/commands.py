@@ -14,11 +14,11 @@ from ..core.errors import InvalidInput, Problem
 from ..core.money import show_usd
 from ..core.stop import Stop, budget_of, parse_stop, parse_stop_expression
 from ..files import refuse_special
-from ..runner.library import Loop, new_run_id
+from ..runner.library import new_run_id
 from ..runner.replay import RecordedRun, Replayed, recorded_runs, replay
-from ..service.loop_files import LoopFile, Overrides, open_loop
+from ..service.loop_files import LoopFile, Overrides, assembled, read_loop_file
 from ..store.jsonl import read_journal
-from .drive import drive, exit_code
+from .drive import Driven, drive, exit_code, prepare_models
 from .outcome import CANCELLED, ERROR, REACHED, refuse, say
 from .screens import Screen, screen_for
 from .text import duration, one_line, printable, score_text
@@ -30,41 +30,56 @@ RUNS = Path(".loopwright") / "runs"
 """Where journals are kept, under the current folder."""
 
 
-def run_file(path: Path, overrides: Overrides, *, as_json: bool, output: Path | None, journal: Path | None) -> int:
+def run_file(
+    path: Path, overrides: Overrides, *, as_json: bool, output: Path | None, journal: Path | None, ephemeral: bool
+) -> int:
     """`loopwright run`."""
-    import pydantic_ai
-
-    pydantic_ai.BANNER_ENABLED = False  # the screen is ours
     screen = screen_for(json=as_json, environ=os.environ)
     # What an evaluator in Python prints must not get between the events.
     with redirect_stdout(sys.stderr) if as_json else nullcontext():
         try:
             _check_output(output)
-            file, loop = open_loop(path, environ=os.environ, overrides=overrides)
-            return asyncio.run(_run(file, loop, screen, output=output, journal=journal))
+            file = read_loop_file(path, environ=os.environ, overrides=overrides)
+            run = _run_in_memory if ephemeral else _run_stored
+            return asyncio.run(run(file, screen, output=output, journal=journal))
         except InvalidInput as error:
             return refuse(error, where=str(path))
         except (asyncio.CancelledError, KeyboardInterrupt):
-            say("aborted; the journal has all that was paid for")
+            say("aborted; what was paid for is on record")
             return CANCELLED
 
 
-async def _run(file: LoopFile, loop: Loop, screen: Screen, *, output: Path | None, journal: Path | None) -> int:
-    run_id = new_run_id()
+async def _run_stored(file: LoopFile, screen: Screen, *, output: Path | None, journal: Path | None) -> int:
+    from .stored import stored_run
+
+    async with stored_run(file, journal, RUNS) as run:
+        code = _end(await drive(run, screen), file, screen, output=output, journal=run.journal, run_id=run.id)
+    return ERROR if run.journal_failed and code == REACHED else code
+
+
+async def _run_in_memory(file: LoopFile, screen: Screen, *, output: Path | None, journal: Path | None) -> int:
+    prepare_models()
+    loop, run_id = assembled(file), new_run_id()
     journal = journal or RUNS / f"{run_id}.jsonl"
     try:
         run = loop.start(file.spec.goal, journal=journal, run_id=run_id)
     except OSError as error:
         message = f"can't write the journal {journal}: {error.strerror or error}"
         raise InvalidInput(Problem(field="--journal", message=message)) from None
-    driven = await drive(run, screen)
+    return _end(await drive(run, screen), file, screen, output=output, journal=journal)
+
+
+def _end(
+    driven: Driven, file: LoopFile, screen: Screen, *, output: Path | None, journal: Path, run_id: str | None = None
+) -> int:
+    """Write and show what came of a run; returns the exit code."""
     result = driven.result
     written = _write(output, result.best.text) if output and result.best and result.best.candidate else None
     if driven.nobody_watches:
         say(f"standard output was closed, so the run was stopped; its journal is {journal}")
         return CANCELLED
-    screen.end(result, journal=journal, output=output if written else None)
-    code = exit_code(result, loop.stop, loop.direction)
+    screen.end(result, journal=journal, output=output if written else None, run_id=run_id)
+    code = exit_code(result, file.spec.stop_condition, file.spec.direction)
     return ERROR if written is False and code == REACHED else code
 
 
@@ -95,7 +110,8 @@ def _write(output: Path, text: str) -> bool:
 def check_file(path: Path) -> int:
     """`loopwright check`."""
     try:
-        file, _ = open_loop(path, environ=os.environ)
+        file = read_loop_file(path, environ=os.environ)
+        assembled(file)
     except InvalidInput as error:
         return refuse(error, where=str(path))
     from ..service.assemble import worst_case

@@ -5,19 +5,36 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import Generator
+from collections.abc import AsyncIterator, Generator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from typing import Protocol
 
+from ..core.events import RunEvent
 from ..core.models import Direction
 from ..core.result import RunResult
 from ..core.stop import Stop, Target
-from ..runner.library import Run
 from .outcome import CANCELLED, ERROR, NOT_REACHED, REACHED, say
 from .screens import Screen
 
 GRACE_SECONDS = 2.0
 """How long after the second signal the process waits for evaluators to be ended."""
+
+
+class Watched(Protocol):
+    """A run that is shown while it goes on: `runner.library.Run`, or `stored.StoredRun`."""
+
+    def events(self) -> AsyncIterator[RunEvent]:
+        """Its events, to its last one."""
+        ...
+
+    def cancel(self) -> None:
+        """Stop it cleanly."""
+        ...
+
+    def __await__(self) -> Generator[object, None, RunResult]:
+        """Its result."""
+        ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +46,17 @@ class Driven:
     """Standard output was closed while the run went on."""
 
 
-async def drive(run: Run, screen: Screen) -> Driven:
+def prepare_models() -> None:
+    """Import what makes loops, which takes a while, and keep its banner off the screen, which is ours."""
+    import pydantic_ai
+
+    from ..service import assemble
+
+    _ = assemble
+    pydantic_ai.BANNER_ENABLED = False
+
+
+async def drive(run: Watched, screen: Screen) -> Driven:
     """Show a run to its end. The first SIGINT or SIGTERM stops it cleanly, the second one ends the process."""
     nobody_watches = False
     screen.open()
@@ -51,7 +78,7 @@ async def drive(run: Run, screen: Screen) -> Driven:
 
 
 @contextmanager
-def _signals(run: Run, screen: Screen) -> Generator[None]:
+def _signals(run: Watched, screen: Screen) -> Generator[None]:
     loop = asyncio.get_running_loop()
     received = 0
 

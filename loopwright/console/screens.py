@@ -42,7 +42,7 @@ class Screen(Protocol):
         """Leave the terminal as it was."""
         ...
 
-    def end(self, result: RunResult, *, journal: Path, output: Path | None) -> None:
+    def end(self, result: RunResult, *, journal: Path | None, output: Path | None, run_id: str | None = None) -> None:
         """Show how the run ended."""
         ...
 
@@ -86,10 +86,10 @@ class LiveScreen:
         """Draw for the last time and give the cursor back."""
         self._live.stop()
 
-    def end(self, result: RunResult, *, journal: Path, output: Path | None) -> None:
+    def end(self, result: RunResult, *, journal: Path | None, output: Path | None, run_id: str | None = None) -> None:
         """The end of the run, below the last drawing."""
         self._console.print()
-        for line in summary(result, journal=journal, output=output):
+        for line in summary(result, journal=journal, output=output, run_id=run_id):
             self._console.print(line, soft_wrap=True)
 
     def _drawn(self) -> RunScreen:
@@ -108,10 +108,10 @@ class PlainScreen(_Lines):
         for line in lines(event, self._view):
             print(line, flush=True)
 
-    def end(self, result: RunResult, *, journal: Path, output: Path | None) -> None:
+    def end(self, result: RunResult, *, journal: Path | None, output: Path | None, run_id: str | None = None) -> None:
         """The end of the run."""
         print()
-        for line in summary(result, journal=journal, output=output):
+        for line in summary(result, journal=journal, output=output, run_id=run_id):
             print(line.plain)
         sys.stdout.flush()
 
@@ -127,10 +127,11 @@ class JsonScreen(_Lines):
         self._out.write(EVENT.dump_json(event) + b"\n")
         self._out.flush()
 
-    def end(self, result: RunResult, *, journal: Path, output: Path | None) -> None:
+    def end(self, result: RunResult, *, journal: Path | None, output: Path | None, run_id: str | None = None) -> None:
         """The stop reason, for whoever watches standard error."""
         say(result.sentence)
-        say(f"journal {journal}")
+        if journal:
+            say(f"journal {journal}")
 
 
 def screen_for(*, json: bool, environ: Mapping[str, str]) -> Screen:

@@ -16,8 +16,10 @@ LONGEST = 20_000
 """Characters of a candidate that a terminal shows; the whole is in the journal and in `--output`."""
 
 
-def summary(result: RunResult, *, journal: Path, output: Path | None) -> Iterator[Text]:
-    """The lines that end a run."""
+def summary(
+    result: RunResult, *, journal: Path | None, output: Path | None, run_id: str | None = None
+) -> Iterator[Text]:
+    """The lines that end a run; `run_id` is given where the run is in the store."""
     colour = {"target_reached": "bold green", "error": "bold red"}.get(result.stop_reason, "bold")
     yield Text(printable(result.sentence), style=colour)
     yield Text()
@@ -28,7 +30,10 @@ def summary(result: RunResult, *, journal: Path, output: Path | None) -> Iterato
         yield _fact("holdout", printable(result.holdout.sentence), "yellow" if parted else "")
     if output:
         yield _fact("written", printable(output))
-    yield _fact("journal", printable(journal))
+    if run_id:
+        yield _fact("run", f"{run_id}: see `loopwright runs show {run_id}`, or the dashboard of `loopwright serve`")
+    if journal:
+        yield _fact("journal", printable(journal))
 
 
 def _best(result: RunResult) -> Iterator[Text]:

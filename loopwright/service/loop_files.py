@@ -93,17 +93,16 @@ def checked_spec(document: Document, facts: Facts) -> LoopSpec:
     return spec
 
 
-def open_loop(path: Path, *, environ: Mapping[str, str], overrides: Overrides | None = None) -> tuple[LoopFile, Loop]:
-    """Read a loop file and make its loop.
+def assembled(file: LoopFile) -> Loop:
+    """The loop of a file, with all that its writer could reach.
 
     Raises:
-        InvalidInput: everything that is wrong with the file, or else with what it names.
+        InvalidInput: everything that is wrong with what the file names, with its lines.
     """
     from .assemble import assemble
 
-    file = read_loop_file(path, environ=environ, overrides=overrides)
     try:
-        return file, assemble(file.spec, folder=path.parent)
+        return assemble(file.spec, folder=file.path.parent)
     except InvalidInput as error:
         raise file.located(error) from None
 

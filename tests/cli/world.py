@@ -78,7 +78,7 @@ def write_loop(folder: Path, function: str = "score", **changes: Any) -> Path:
 
 def environment(**changes: str) -> dict[str, str]:
     """An environment without a terminal's settings and without keys."""
-    kept = {name: os.environ[name] for name in ("PATH", "HOME", "PYTHONPATH") if name in os.environ}
+    kept = {name: os.environ[name] for name in ("PATH", "HOME", "PYTHONPATH", "LOOPWRIGHT_HOME") if name in os.environ}
     return kept | {"PYTHONUTF8": "1", "TERM": "xterm-256color"} | changes
 
 

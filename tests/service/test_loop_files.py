@@ -10,7 +10,7 @@ import pytest
 
 from loopwright.core.errors import InvalidInput, Problem
 from loopwright.core.spec import LoopSpec
-from loopwright.service.loop_files import LoopFile, Overrides, open_loop, override, read_loop_file
+from loopwright.service.loop_files import LoopFile, Overrides, assembled, override, read_loop_file
 from loopwright.service.yaml_source import Document
 
 GOOD = """\
@@ -384,7 +384,7 @@ def test_opening_a_loop_locates_what_only_building_it_can_find(folder: Path) -> 
     path = folder / "loop.yaml"
     path.write_text(AGENT + "evaluator:\n  kind: python\n  function: score:nope\n")
     with pytest.raises(InvalidInput) as refused:
-        open_loop(path, environ=ENVIRON)
+        assembled(read_loop_file(path, environ=ENVIRON))
     (problem,) = refused.value.problems
     assert (problem.line, problem.field) == (7, "evaluator.function")
 
