@@ -106,6 +106,14 @@ def pg_server() -> Generator[EmbeddedServer]:
         yield running
 
 
+@pytest.fixture(scope="session")
+def data_folder(pg_server: EmbeddedServer) -> Generator[None]:
+    """One data folder for the command line, whose database is up already."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LOOPWRIGHT_HOME", str(pg_server.home))
+        yield
+
+
 @pytest.fixture
 async def urls(pg_server: EmbeddedServer) -> AsyncGenerator[Urls]:
     """A database of the test's own."""

@@ -137,7 +137,7 @@ def test_a_defect_ends_with_3_and_its_traceback(tmp_path: Path) -> None:
 def test_the_live_view_in_a_terminal(tmp_path: Path) -> None:
     agent = {"model": "practice", "max_output_tokens": 64, "settings": {"practice_pace": 0.05}}
     write_loop(tmp_path, agent=agent)
-    code, written = Terminal(tmp_path, ["run", "loop.yaml"], columns=60).run()
+    code, written = Terminal(tmp_path, ["run", "loop.yaml", "--ephemeral"], columns=60).run()
     assert code == 0
     assert written.startswith("\x1b[?25l")  # nothing but the view, in colour
     assert "\x1b[1;32m" in written
