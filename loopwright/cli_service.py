@@ -1,4 +1,4 @@
-"""The command line of the service: `serve`, `worker`, `db`, `runs`, `loops`, `usage`. Heavy imports wait."""
+"""The command line of the service: `serve`, `worker`, `db`, `members`, `runs`, `loops`, `usage`. Heavy imports wait."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ Json = Annotated[bool, typer.Option("--json", help="JSON, for programs.")]
 
 db = typer.Typer(help="Look after the database.", no_args_is_help=True)
 runs = typer.Typer(help="Look at runs and steer them.", no_args_is_help=True)
+members = typer.Typer(help="Say who belongs to the workspace, and who its admins are.", no_args_is_help=True)
 loops = typer.Typer(help="Keep stored loops in step with loop files.", no_args_is_help=True)
 
 
@@ -21,6 +22,7 @@ def install(app: typer.Typer) -> None:
     app.command()(worker)
     app.command()(usage)
     app.add_typer(db, name="db")
+    app.add_typer(members, name="members")
     app.add_typer(runs, name="runs")
     app.add_typer(loops, name="loops")
 
@@ -94,6 +96,38 @@ def restore(file: Annotated[Path, typer.Argument(metavar="FILE", show_default=Fa
     from .console import database
 
     raise typer.Exit(database.restore(file))
+
+
+# --- members ---
+
+Email = Annotated[str, typer.Argument(metavar="EMAIL", help="The user's mail address.", show_default=False)]
+
+
+@members.command("list")
+def members_list() -> None:
+    """Show the members."""
+    from .console import members as console
+
+    raise typer.Exit(console.list_members())
+
+
+@members.command("add")
+def members_add(
+    email: Email,
+    admin: Annotated[bool, typer.Option("--admin", help="As an admin, who sees and steers everything.")] = False,
+) -> None:
+    """Make a user a member; a member with --admin becomes an admin, an admin without it a member."""
+    from .console import members as console
+
+    raise typer.Exit(console.add(email, "admin" if admin else "member"))
+
+
+@members.command("remove")
+def members_remove(email: Email) -> None:
+    """Take a user out of the workspace, at once; what the user made stays."""
+    from .console import members as console
+
+    raise typer.Exit(console.remove(email))
 
 
 # --- runs ---

@@ -17,6 +17,7 @@ from ..core.errors import InvalidInput, NotAllowed, NotSignedIn, Problem
 from ..service import api_keys
 from ..service.people import caller_of
 from ..service.runtime import LOCAL_OWNER, Runtime, local_token
+from ..service.sign_in import SignIn
 from .tokens import Tokens
 
 COOKIE = "loopwright"
@@ -33,6 +34,8 @@ class Gate:
     """What the owner signs in with, in local mode."""
     tokens: Tokens | None
     service_key: str | None
+    sign_in: SignIn | None
+    """How people sign in with the browser, where there are more than one."""
 
     @classmethod
     def of(cls, runtime: Runtime) -> Gate:
@@ -46,7 +49,18 @@ class Gate:
             local_token=local_token(settings) if settings.mode == "local" else None,
             tokens=tokens,
             service_key=settings.service_key.get_secret_value() if settings.service_key else None,
+            sign_in=SignIn.of(settings, runtime.database, runtime.vault),
         )
+
+    @property
+    def cookie_name(self) -> str:
+        """The name of the browser's cookie. Over HTTPS its prefix keeps other hosts from setting it."""
+        return f"__Host-{COOKIE}" if self.secure else COOKIE
+
+    @property
+    def secure(self) -> bool:
+        """Whether people come over HTTPS."""
+        return (self.runtime.settings.public_url or "").startswith("https://")
 
     async def caller(self, request: Request) -> Caller:
         """The caller of a request.
@@ -55,12 +69,16 @@ class Gate:
             NotSignedIn: nobody, or with something that is no longer valid.
             NotAllowed: a user who is not of this workspace.
             InvalidInput: the service key without a user to act for.
+            SignInUnavailable: a browser's sign-in must be refreshed and can't be.
         """
         scheme, _, token = request.headers.get("authorization", "").partition(" ")
         if scheme.lower() == "bearer" and token:
             return await self._by_token(token.strip(), request)
         if self.local_token and self.knows_cookie(request.cookies.get(COOKIE, "")):
             return await self._user(LOCAL_OWNER, "ui")
+        cookie = request.cookies.get(self.cookie_name)
+        if self.sign_in and cookie and (user_id := await self.sign_in.user_of(cookie)):
+            return await self._user(user_id, "ui")
         raise NotSignedIn
 
     async def _by_token(self, token: str, request: Request) -> Caller:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from importlib.metadata import version
+from urllib.parse import urlsplit
 
 from fastapi import APIRouter, FastAPI
 
@@ -42,4 +43,5 @@ def build_api(settings: Settings, lifespan: Callable[[FastAPI], AbstractAsyncCon
 def allowed_hosts(settings: Settings) -> frozenset[str]:
     """The names that requests may be addressed to."""
     listening = {settings.host.strip("[]").lower()} - {"0.0.0.0", "::"}  # noqa: S104 - left out, not listened on
-    return frozenset({*LOOPBACK_NAMES, *listening, *(name.lower() for name in settings.allowed_hosts)})
+    public = {urlsplit(settings.public_url).hostname or ""} if settings.public_url else set[str]()
+    return frozenset({*LOOPBACK_NAMES, *listening, *public, *(name.lower() for name in settings.allowed_hosts)})

@@ -69,6 +69,7 @@ STATUS: Mapping[type[Exception], int] = {
     errors.EgressRefused: 422,
     errors.StoreUnavailable: 503,
     errors.NotReady: 503,
+    errors.SignInUnavailable: 503,
 }
 """The status of each error; of its nearest base class where it has none of its own."""
 
@@ -124,7 +125,7 @@ async def _ours(request: Request, error: Exception) -> ProblemResponse:
     status = status_of(error)
     if status == 500:
         return await _unforeseen(request, error)
-    if isinstance(error, errors.NotReady):
+    if isinstance(error, errors.NotReady | errors.SignInUnavailable):
         return problem(status, str(error))
     if status == 503:
         _log.warning("answered 503: %s", error)

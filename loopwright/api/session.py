@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import APIRouter, Query
+from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from ..core.errors import NotSignedIn
-from .auth import COOKIE
+from .auth import COOKIE, Gate
 from .deps import TheGate
 
 router = APIRouter(include_in_schema=False)
@@ -27,8 +28,21 @@ async def login(gate: TheGate, token: Annotated[str, Query(max_length=200)] = ""
 
 
 @router.post("/logout")
-async def logout() -> Response:
-    """Forget the cookie."""
+async def logout(request: Request, gate: TheGate) -> Response:
+    """Sign out of this browser."""
+    return await _out(request, gate, everywhere=False)
+
+
+@router.post("/logout/everywhere")
+async def logout_everywhere(request: Request, gate: TheGate) -> Response:
+    """Sign out of all browsers and devices."""
+    return await _out(request, gate, everywhere=True)
+
+
+async def _out(request: Request, gate: Gate, *, everywhere: bool) -> Response:
+    cookie = request.cookies.get(gate.cookie_name)
+    if gate.sign_in and cookie:
+        await gate.sign_in.out(cookie, everywhere=everywhere)
     response = RedirectResponse("/", 303)
-    response.delete_cookie(COOKIE, httponly=True, samesite="lax")
+    response.delete_cookie(gate.cookie_name, httponly=True, samesite="lax", secure=gate.secure)
     return response

@@ -43,7 +43,7 @@ class Place:
 
 
 @contextmanager
-def _place(settings: Settings) -> Generator[Place]:
+def place_of(settings: Settings) -> Generator[Place]:
     """The database that the settings name; the embedded one is up meanwhile."""
     from ..service.database import ensure_embedded
 
@@ -61,7 +61,7 @@ def status() -> int:
         from ..service.database import describe
 
         settings = settings_with()
-        with _place(settings) as place:
+        with place_of(settings) as place:
             found = await describe(place.url)
         print(f"database   {'embedded in ' + str(settings.data_folder) if place.binaries else 'DATABASE_URL'}")
         print(f"server     Postgres {found.version}, {found.size}")
@@ -80,7 +80,7 @@ def migrate() -> int:
     async def run() -> int:
         from ..service.database import bring_up_to_date
 
-        with _place(settings_with()) as place:
+        with place_of(settings_with()) as place:
             applied = await bring_up_to_date(place.url)
         for name in applied:
             print(f"applied {name}")
@@ -95,7 +95,7 @@ def shell(arguments: list[str]) -> int:
     """`loopwright db psql`."""
 
     async def run() -> int:
-        with _place(settings_with()) as place:
+        with place_of(settings_with()) as place:
             return _call([place.program("psql"), place.url, *arguments])
 
     return guarded(run)
@@ -106,7 +106,7 @@ def backup(path: Path) -> int:
 
     async def run() -> int:
         _refuse(path, there=True)
-        with _place(settings_with()) as place:
+        with place_of(settings_with()) as place:
             draft = path.with_name(f".{path.name}.part")
             code = _call([place.program("pg_dump"), "--format=custom", f"--file={draft}", place.url])
             if code != 0:
@@ -127,7 +127,7 @@ def restore(path: Path) -> int:
         from ..service.database import make_roles
 
         _refuse(path, there=False)
-        with _place(settings_with()) as place:
+        with place_of(settings_with()) as place:
             if place.maintenance is None:
                 message = "restores the embedded database only; for DATABASE_URL use pg_restore on an empty database"
                 raise InvalidInput(Problem(field="", message=message))

@@ -133,6 +133,10 @@ class NotReady(LoopwrightError):
     """The service answers, and its engine is not up yet: runs that are started now begin in a moment."""
 
 
+class SignInUnavailable(LoopwrightError):
+    """The sign-in service can't be reached at the moment; try again in a few seconds."""
+
+
 class StaleEpoch(LoopwrightError):
     """Another worker has taken over this run, so this one may not write to it any more."""
 
@@ -150,6 +154,10 @@ class NotSignedIn(Refused):
 
 class NotAllowed(Refused):
     """You may not do this."""
+
+
+class NotMember(NotAllowed):
+    """You are not a member of this workspace: ask one of its admins to add you."""
 
 
 class NotFound(Refused):

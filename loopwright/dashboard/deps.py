@@ -13,6 +13,7 @@ from fastapi import Depends, Path, Request
 from ..core.caller import Caller
 from ..service.once import Once
 from ..service.runtime import Runtime
+from ..service.sign_in import SignIn
 from .forms import Fields
 
 
@@ -21,6 +22,21 @@ class Gate(Protocol):
 
     async def caller(self, request: Request) -> Caller:
         """The caller of a request."""
+        ...
+
+    @property
+    def sign_in(self) -> SignIn | None:
+        """How people sign in with the browser, where there are more than one."""
+        ...
+
+    @property
+    def cookie_name(self) -> str:
+        """The name of the browser's cookie."""
+        ...
+
+    @property
+    def secure(self) -> bool:
+        """Whether people come over HTTPS."""
         ...
 
     def cookie(self) -> str:

@@ -14,7 +14,7 @@ from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 from starlette.responses import PlainTextResponse, RedirectResponse
 
-from ..core.errors import LoopwrightError, NotSignedIn
+from ..core.errors import LoopwrightError, NotSignedIn, SignInUnavailable
 from .deps import wiring
 from .render import Context, page
 
@@ -55,7 +55,8 @@ class PageRoute(APIRoute):
             except NotSignedIn:
                 return _sign_in(request)
             except LoopwrightError as error:
-                return explain(request, wiring(request).status_of(error), str(error))
+                heading = "Signing in does not work" if isinstance(error, SignInUnavailable) else None
+                return explain(request, wiring(request).status_of(error), str(error), heading)
             except RequestValidationError:
                 return explain(request, 404, NOTHING)
             except HTTPException as error:
@@ -67,13 +68,13 @@ class PageRoute(APIRoute):
         return handle_or_explain
 
 
-def explain(request: Request, status: int, detail: str) -> Response:
+def explain(request: Request, status: int, detail: str, heading: str | None = None) -> Response:
     """A page that says what went wrong."""
     if status == 404:
         detail = NOTHING
-    if status == 503:
+    if status == 503 and heading is None:
         detail = "Nothing was changed. It is tried again every few seconds; reload this page then."
-    heading = HEADINGS.get(status, "Something went wrong")
+    heading = heading or HEADINGS.get(status, "Something went wrong")
     return page(
         request, "error.html", ErrorContext(title=heading, status=status, heading=heading, detail=detail), status
     )

@@ -23,6 +23,7 @@ from . import (
     run,
     runs,
     session,
+    sign_in,
     tools,
     usage,
     workspace,
@@ -32,7 +33,7 @@ from .errors import Handler, PageRoute, for_browsers
 from .forms import FormsAsJson
 from .render import STATIC
 
-PARTS = (loop_form, loops, compare, run, runs, agents, tools, evaluators, usage, activity, workspace, session)
+PARTS = (loop_form, loops, compare, run, runs, agents, tools, evaluators, usage, activity, workspace, session, sign_in)
 
 YEAR_SECONDS = 31_536_000
 

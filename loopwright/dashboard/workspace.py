@@ -43,6 +43,8 @@ class SettingsContext(Context):
     me: str
     role: str
     is_admin: bool
+    signs_in: bool
+    """Whether people sign in on a page here, and so can sign out everywhere."""
     wrong_person: str
     """The user in whose row something is wrong."""
     values: Fields
@@ -67,6 +69,7 @@ async def _page(
         me=me.user_id,
         role=me.role,
         is_admin=me.is_admin,
+        signs_in=rt.settings.signs_in,
         wrong_person=wrong_person,
         values=values or Fields(),
         wrong=wrong or {},

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Generator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import psycopg
 
-from ..core.errors import DatabaseAway
+from ..core.errors import DatabaseAway, InvalidInput, Problem
 from ..settings import Settings
-from ..store.database import Urls, connect_direct
+from ..store.database import Connection, Urls, connect_direct
 from ..store.embedded import EmbeddedServer
 from ..store.migrate import applied, make_shim, migrate, migrations, refuse_newer
 from ..store.runs import active
@@ -81,6 +81,24 @@ async def bring_up_to_date(url: str) -> list[str]:
             return [f"{m.version}_{m.name}" for m in await migrate(connection)]
     except psycopg.OperationalError as error:
         raise DatabaseAway(f"the database went away: {error}") from error
+
+
+@asynccontextmanager
+async def as_owner(url: str) -> AsyncGenerator[Connection]:
+    """A transaction as the owner of a database that is up to date.
+
+    Raises:
+        InvalidInput: it isn't, or is of a newer version.
+        DatabaseAway: it can't be reached.
+    """
+    async with await connect_direct(_urls(url)) as connection:
+        done = await applied(connection)
+        refuse_newer(migrations(), done)
+        if any(m.version not in done for m in migrations()):
+            message = "the database is not up to date; run `loopwright db migrate` first"
+            raise InvalidInput(Problem(field="database", message=message))
+        async with connection.transaction():
+            yield connection
 
 
 async def make_roles(maintenance: str) -> None:

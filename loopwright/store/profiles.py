@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from datetime import datetime
 from decimal import Decimal
 from typing import LiteralString
 
@@ -71,3 +73,58 @@ async def make_owner(connection: Connection, user_id: str, role: UserRole) -> No
         "update public.profiles set role = %s, display_name = 'owner' where id = %s and role <> %s",
         (role, user_id, role),
     )
+
+
+# --- for the owner of the database, outside row-level security ---
+
+
+@dataclass(frozen=True)
+class Member:
+    """A member with the address by which people know it."""
+
+    email: str
+    role: UserRole
+    created_at: datetime
+
+
+_MEMBER: LiteralString = "select coalesce(u.email, '') as email, p.role, p.created_at"
+
+
+async def list_members(connection: Connection) -> list[Member]:
+    """The members of the workspace, by address."""
+    cursor = connection.cursor(row_factory=class_row(Member))
+    await cursor.execute(f"{_MEMBER} from public.profiles p join auth.users u on u.id = p.id order by u.email")
+    return await cursor.fetchall()
+
+
+async def user_of_email(connection: Connection, email: str) -> str | None:
+    """The user with an address, however it is written."""
+    cursor = await connection.execute(
+        "select id from auth.users where lower(email) = lower(%s) and deleted_at is null", (email,)
+    )
+    row = await cursor.fetchone()
+    return str(row[0]) if row else None
+
+
+async def put_member(connection: Connection, user_id: str, role: UserRole) -> Member:
+    """Make a user a member with this role."""
+    cursor = connection.cursor(row_factory=class_row(Member))
+    await cursor.execute(
+        f"""
+        with p as (
+          insert into public.profiles (id, role, display_name)
+          select id, %s, coalesce(split_part(email, '@', 1), '') from auth.users where id = %s
+          on conflict (id) do update set role = excluded.role returning id, role, created_at)
+        {_MEMBER} from p join auth.users u on u.id = p.id
+        """,
+        (role, user_id),
+    )
+    row = await cursor.fetchone()
+    assert row  # noqa: S101 - the user was found in this transaction's database
+    return row
+
+
+async def remove_member(connection: Connection, user_id: str) -> bool:
+    """Take a user out of the workspace, with all sign-ins; false if it was no member."""
+    await connection.execute("delete from public.sign_ins where user_id = %s", (user_id,))
+    return (await connection.execute("delete from public.profiles where id = %s", (user_id,))).rowcount == 1

@@ -38,8 +38,10 @@ create table if not exists auth.users (
   created_at timestamptz not null default now(),
   updated_at timestamptz not null default now(),
   last_sign_in_at timestamptz,
+  banned_until timestamptz,
   deleted_at timestamptz
 );
+alter table auth.users add column if not exists banned_until timestamptz;
 revoke all on auth.users from public;
 alter table auth.users enable row level security;
 

@@ -211,7 +211,7 @@ def test_a_network_needs_a_real_sign_in(tmp_path: Path) -> None:
     for host in ("0.0.0.0", "::", "192.168.1.2", "example.com"):
         with pytest.raises(InvalidInput, match="LOOPWRIGHT_HOST"):
             Settings(home=tmp_path, host=host).check()
-    Settings(home=tmp_path, host="0.0.0.0", supabase_url="https://x.supabase.co").check()
+    Settings(home=tmp_path, host="0.0.0.0", jwks_url="https://x.example/keys", jwt_issuer="https://x.example").check()
     for host in ("127.0.0.1", "::1", "localhost"):
         Settings(home=tmp_path, host=host).check()
     with pytest.raises(ValueError, match="32 characters"):

@@ -20,6 +20,7 @@ TABLES = (
     "wallet_entries", "monthly_spend", "usage_records", "activity_log", "idempotency_keys", "workers",
     "workspace_settings",
     "api_keys",
+    "sign_ins",
 )  # fmt: skip
 
 CALLERS = ("owner", "member", "admin", "stranger", "anon", "service", "nobody")
@@ -48,6 +49,7 @@ SEEN: dict[str, tuple[int | str, ...]] = {
     "workers":          (DENIED, DENIED, DENIED, DENIED, DENIED, 1,      DENIED),
     "workspace_settings": (1,    1,      1,      0,      DENIED, 1,      DENIED),
     "api_keys":         (1,      0,      0,      0,      DENIED, 1,      DENIED),
+    "sign_ins":         (DENIED, DENIED, DENIED, DENIED, DENIED, 1,      DENIED),
 }  # fmt: skip
 
 WRITABLE = {"secrets", "tools", "agents", "loops", "idempotency_keys"}
@@ -99,6 +101,8 @@ _ONCE = (
     "insert into idempotency_keys (owner_id, key, request_sha256) values (%(owner)s, 'k', 'x')",
     "insert into workers (executor, host, pid) values ('w', 'h', 1)",
     "insert into api_keys (owner_id, name, prefix, sha256) values (%(owner)s, 'k', 'lw_', sha256('k'))",
+    "insert into sign_ins (id, user_id, nonce, sealed, key_id, fresh_until, ends_at) "
+    "values (sha256('x'), %(owner)s, '123456789012', 'x', 'k', now(), now() + interval '1 day')",
     "insert into auth.users (id) values ('00000000-0000-0000-0000-00000000000d')",
     "delete from profiles where id = '00000000-0000-0000-0000-00000000000d'",
 )
@@ -288,6 +292,22 @@ async def test_what_the_engine_calls_is_not_for_callers(filled: World) -> None:
         async with acting(filled.database, "owner") as c:
             with pytest.raises(psycopg.errors.InsufficientPrivilege):
                 await c.execute(cast(Any, statement))
+
+
+async def test_who_was_banned_or_deleted_or_is_anonymous_is_no_member(filled: World) -> None:
+    for change in ("banned_until = now() + interval '1 day'", "deleted_at = now()"):
+        await filled.direct.execute(cast(Any, f"update auth.users set {change} where id = %s"), (OTHER,))
+        await filled.direct.execute(cast(Any, f"update auth.users set {change} where id = %s"), (ADMIN,))
+        for caller in ("member", "admin"):
+            async with acting(filled.database, caller) as c:
+                for table in ("profiles", "loops", "agents", "loop_runs", "run_events", "usage_records"):
+                    assert await _count(c, table) == 0, (change, caller, table)
+        await filled.direct.execute("update auth.users set banned_until = now() - interval '1 s', deleted_at = null")
+        async with acting(filled.database, "member") as c:
+            assert await _count(c, "loops") == 1  # a ban that is over
+    await filled.direct.execute("insert into auth.users (id, is_anonymous) values (gen_random_uuid(), true)")
+    rows = await filled.direct.execute("select count(*) from profiles")
+    assert await rows.fetchone() == (3,)
 
 
 async def test_steering_is_for_the_owner_and_admins(filled: World) -> None:
