@@ -11,6 +11,7 @@ from .api.auth import COOKIE, Gate
 from .api.build import build_api
 from .api.errors import status_of
 from .dashboard.install import add_dashboard
+from .mcp_server.http import McpDoor
 from .service.runtime import Runtime, open_runtime
 from .settings import Settings
 from .store.database import Urls
@@ -23,7 +24,7 @@ def create_app(
     engine: bool = True,
     runtime: Runtime | None = None,
 ) -> FastAPI:
-    """The application: API, dashboard, live events and, with `engine`, a worker.
+    """The application: API, dashboard, MCP server, live events and, with `engine`, a worker.
 
     Args:
         settings: by default those of the environment.
@@ -36,14 +37,18 @@ def create_app(
     """
     chosen = settings or Settings()
     chosen.check()
+    mcp = McpDoor()
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncGenerator[None]:
         opened = nullcontext(runtime) if runtime else open_runtime(chosen, engine=engine, urls=urls)
         async with opened as found:
             app.state.runtime = found
-            app.state.gate = Gate.of(found)
-            yield
+            gate = app.state.gate = Gate.of(found)
+            async with mcp.open(found, gate.caller):
+                yield
             found.hub.close()
 
-    return add_dashboard(build_api(chosen, lifespan), chosen, cookie_name=COOKIE, status_of=status_of)
+    app = build_api(chosen, lifespan)
+    mcp.add_to(app)
+    return add_dashboard(app, chosen, cookie_name=COOKIE, status_of=status_of)

@@ -20,6 +20,7 @@ def install(app: typer.Typer) -> None:
     """Add the commands of the service."""
     app.command()(serve)
     app.command()(worker)
+    app.command()(mcp)
     app.command()(usage)
     app.add_typer(db, name="db")
     app.add_typer(members, name="members")
@@ -42,6 +43,13 @@ def worker() -> None:
     from .console.serving import work
 
     raise typer.Exit(work())
+
+
+def mcp() -> None:
+    """Serve desktop clients that speak MCP on standard input and output, with the loops and runs of the data folder."""
+    from .console.serving import serve_mcp
+
+    raise typer.Exit(serve_mcp())
 
 
 def usage(

@@ -1,11 +1,14 @@
-"""`loopwright serve` and `loopwright worker`."""
+"""`loopwright serve`, `loopwright worker` and `loopwright mcp`."""
 
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import socket
+import sys
 from collections.abc import Callable
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from ..core.errors import InvalidInput, Problem
@@ -104,6 +107,33 @@ async def _announce(server: uvicorn.Server, serving: asyncio.Task[None], setting
         print("The address signs you in; keep it to yourself. Ctrl-C stops; runs go on at the next start.", flush=True)
     else:
         print(f"Loopwright is at {address}", flush=True)
+
+
+MCP_GRACE_SECONDS = 1.0
+"""How long requests in flight may take to finish when a desktop client goes: it ends its servers two seconds later."""
+
+
+def serve_mcp() -> int:
+    """Serve a desktop client until it goes, and execute the runs that it starts."""
+
+    async def run() -> int:
+        from ..service.runtime import engine_behind, open_runtime
+
+        leave = asyncio.Event()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(number, leave.set)
+        # Named and not imported: the server stands beside the command line.
+        importing = asyncio.create_task(asyncio.to_thread(import_module, "loopwright.mcp_server.stdio"))
+        async with open_runtime(settings_with(grace_seconds=MCP_GRACE_SECONDS), engine=False) as runtime:
+            stdio = await importing
+            async with engine_behind(runtime) as working:
+                await stdio.serve_stdio(runtime, leave, working)
+        if leave.is_set():  # a thread waits for the client's next line, and nothing but the client would wake it
+            sys.stderr.flush()
+            os._exit(REACHED)
+        return REACHED
+
+    return guarded(run)
 
 
 def work() -> int:

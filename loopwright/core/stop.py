@@ -256,6 +256,11 @@ def budget_of(stop: Stop) -> Decimal | None:
     return min((p.amount for p in stop.parts() if isinstance(p, Budget)), default=None)
 
 
+def iterations_of(stop: Stop) -> int | None:
+    """The smallest limit of iterations in the condition, or `None`."""
+    return min((p.count for p in stop.parts() if isinstance(p, MaxIterations)), default=None)
+
+
 def seconds_of(stop: Stop) -> float | None:
     """When work in flight is to be cancelled, in seconds after the start, or `None` where time alone ends nothing.
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any
 from uuid import UUID
 
 from ..core.caller import Caller
-from ..core.errors import InvalidInput, NotFound, Problem
+from ..core.errors import Conflict, InvalidInput, NotFound, Problem
 from ..core.records import Loop, Page, Visibility
 from ..store import activity, agents
 from ..store import loops as store
@@ -52,6 +53,28 @@ async def get_loop(runtime: Runtime, caller: Caller, loop_id: UUID) -> Loop:
         if loop := await store.get_loop(connection, loop_id):
             return loop
     raise NotFound
+
+
+async def find_loop(runtime: Runtime, caller: Caller, name_or_id: str) -> Loop:
+    """A loop by its name or id; of several with a name the caller's own newest one.
+
+    Raises:
+        NotFound: there is none that the caller may see; says which there are.
+        Conflict: others share several of this name.
+    """
+    async with runtime.database.as_user(caller.user_id) as connection:
+        with suppress(ValueError):
+            if loop := await store.get_loop(connection, UUID(name_or_id)):
+                return loop
+        found = await store.loops_named(connection, name_or_id, caller.user_id)
+        if found and (len(found) == 1 or str(found[0].owner_id) == caller.user_id):
+            return found[0]
+        if found:
+            ids = ", ".join(str(loop.id) for loop in found)
+            raise Conflict(f"several loops are called {name_or_id!r}; name one by its id: {ids}")
+        there_are = await store.list_loops(connection, read_cursor(None), 10)
+    names = ", ".join(repr(loop.name) for loop in there_are) or "none; make one first"
+    raise NotFound(f"there is no loop {name_or_id!r:.200} that you may see; there are: {names}")
 
 
 async def create_loop(runtime: Runtime, caller: Caller, wanted: LoopChange, once: Once | None = None) -> Loop:

@@ -63,8 +63,8 @@ async def list_iterations(
         return await run_queries.list_iterations(connection, run_id, after, limit)
 
 
-async def export_run(database: Database, caller: Caller, run_id: str) -> AsyncIterator[bytes]:
-    """A run's journal, line by line, as `loopwright replay` reads it.
+async def export_run(database: Database, caller: Caller, run_id: str, *, after: int = 0) -> AsyncIterator[bytes]:
+    """A run's journal, line by line, as `loopwright replay` reads it; all of it, or what came after a sequence number.
 
     Raises:
         NotFound: there is no such run that the caller may see.
@@ -74,13 +74,13 @@ async def export_run(database: Database, caller: Caller, run_id: str) -> AsyncIt
             raise NotFound
 
     async def lines() -> AsyncIterator[bytes]:
-        after = 0
+        seen = after
         while True:  # a transaction for each batch: a slow reader holds no connection
             async with database.as_user(caller.user_id) as connection:
-                found = await run_queries.events_after(connection, run_id, after, 500)
+                found = await run_queries.events_after(connection, run_id, seen, 500)
             if not found:
                 return
             yield b"".join(event.data.encode() + b"\n" for event in found)
-            after = found[-1].seq
+            seen = found[-1].seq
 
     return lines()

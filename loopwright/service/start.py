@@ -19,6 +19,7 @@ from ..store import activity, agents, loops, run_queries, tools
 from ..store.database import Connection
 from ..store.run_queries import NewRun
 from ..store.runs import Submission
+from .caps import refuse_above_caps
 from .checks import check_loop
 from .loop_files import Overrides, override
 from .once import Once, do_once, replayed
@@ -57,9 +58,17 @@ class Wanted:
 
 
 async def start_run(
-    runtime: Runtime, caller: Caller, loop_id: UUID, wanted: Wanted, once: Once | None = None
+    runtime: Runtime,
+    caller: Caller,
+    loop_id: UUID,
+    wanted: Wanted,
+    once: Once | None = None,
+    *,
+    within_caps: bool = False,
 ) -> Started:
     """Start a run of a loop that the caller may see; the run is the caller's, and so are the secrets that it uses.
+
+    With `within_caps`, what is wanted may lower the loop's limits and not raise them.
 
     Raises:
         NotFound: there is no such loop that the caller may see.
@@ -74,7 +83,10 @@ async def start_run(
             raise NotFound
         data = await file_of(connection, loop)
         folder = await loops.folder_of(connection, loop_id)
-    spec = wanted_spec(LoopSpec.model_validate(data), wanted)
+    stored = LoopSpec.model_validate(data)
+    if within_caps:
+        refuse_above_caps(stored, wanted)
+    spec = wanted_spec(stored, wanted)
     world = await runtime.world(caller.user_id, folder if str(loop.owner_id) == caller.user_id else None)
     await check_loop(spec.model_dump(mode="json", exclude_unset=True), world)
     run = NewRun(

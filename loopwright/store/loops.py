@@ -46,6 +46,17 @@ async def find_loop(connection: Connection, owner_id: str, name: str) -> Loop | 
     return await cursor.fetchone()
 
 
+async def loops_named(connection: Connection, name: str, owner_id: str, limit: int = 10) -> list[Loop]:
+    """The loops of a name that the caller may see: the owner's own first, then the newest."""
+    cursor = connection.cursor(row_factory=class_row(Loop))
+    await cursor.execute(
+        f"select {_COLUMNS} from public.loops where name = %s "
+        "order by (owner_id = %s::uuid) desc, created_at desc limit %s",
+        (name, owner_id, limit),
+    )
+    return await cursor.fetchall()
+
+
 async def folder_of(connection: Connection, loop_id: UUID) -> str | None:
     """Where the files of a pushed loop lie; `None` for one without."""
     row = await (await connection.execute("select folder from public.loops where id = %s", (loop_id,))).fetchone()
