@@ -1,5 +1,6 @@
 # make demo   watch a loop run: no key, no service, 15 s after set-up
 # make test   the tests, offline
+# make kills  more runs whose workers are killed at random points; SCHEDULES=1000 as many as you like
 # make check  tests, lint, types, layers and whether generated files are up to date: what CI runs
 # make lock   resolve the dependencies (needs uv); with UPGRADE=1 to their newest versions
 #
@@ -18,6 +19,7 @@ MAKEFLAGS += --no-print-directory
 VENV ?= .venv
 JOBS ?= auto
 MODEL ?=
+SCHEDULES ?= 52
 BIN := $(VENV)/bin
 UV := $(shell command -v uv 2>/dev/null)
 NEW_ENOUGH := import sys, venv; sys.exit(sys.version_info < (3, 11))
@@ -25,7 +27,7 @@ NEW_ENOUGH := import sys, venv; sys.exit(sys.version_info < (3, 11))
 PYTHON ?= $(shell for p in python3 python3.11 python3.12 python3.13 python3.14; do \
 	$$p -c '$(NEW_ENOUGH)' >/dev/null 2>&1 && { command -v $$p; break; }; done)
 
-.PHONY: help demo test lint format types layers current check lock generated images screenshots setup clean
+.PHONY: help demo test kills lint format types layers current check lock generated images screenshots setup clean
 
 help:
 	@sed -n '/^#/!q; s/^# \{0,1\}//p' $(firstword $(MAKEFILE_LIST))
@@ -37,6 +39,9 @@ demo: setup
 
 test: setup
 	@$(BIN)/python -m pytest -n $(JOBS) --maxprocesses=8 --dist worksteal
+
+kills: setup
+	@$(BIN)/python -m tests.durability.harness --schedules $(SCHEDULES)
 
 lint: setup
 	@$(BIN)/ruff check .
