@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import cast
 
 from pydantic_ai.exceptions import UserError
@@ -54,6 +55,7 @@ def _build_one(choice: ModelChoice, name: str, where: str, field: str) -> Model:
         raise InvalidInput(Problem(field=field, message=message))
     # A fallback of another provider is asked at its own address with its own key: neither is for others to see.
     options = _options(choice, where) if _prefix(name) == _prefix(choice.model) else {}
+    options = options or _stored_key(name)
 
     def provider(kind: str) -> Provider[object]:
         return infer_provider_class(kind)(**options)
@@ -89,6 +91,24 @@ def _options(choice: ModelChoice, where: str) -> dict[str, str]:
         hide_key(choice.api_key_env)
         options["api_key"] = key
     return options
+
+
+USUAL_KEYS: Mapping[str, Sequence[str]] = {
+    "openai-chat": ("OPENAI_API_KEY",),
+    "openai-responses": ("OPENAI_API_KEY",),
+    "google": ("GOOGLE_API_KEY", "GEMINI_API_KEY"),
+    "google-gla": ("GOOGLE_API_KEY", "GEMINI_API_KEY"),
+}
+"""The names of providers' keys; of one that isn't here it is `<PROVIDER>_API_KEY`."""
+
+
+def _stored_key(name: str) -> dict[str, str]:
+    """A key that is stored under the provider's usual name: providers look for it among environment variables only."""
+    prefix = _prefix(name)
+    usual = USUAL_KEYS.get(prefix, (f"{prefix.upper().replace('-', '_')}_API_KEY",))
+    keys = [(key, named_values().get(key, "").strip()) for key in usual]
+    stored = [value for key, value in keys if value and value != os.environ.get(key)]
+    return {"api_key": stored[0]} if stored else {}
 
 
 def _prefix(name: str) -> str:

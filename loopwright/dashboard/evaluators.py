@@ -5,16 +5,26 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Annotated
+from uuid import UUID
 
 from fastapi import APIRouter, Query, Request, Response
+from starlette.responses import RedirectResponse
 
 from ..core.caller import Caller
 from ..core.errors import InvalidInput
 from ..core.records import Loop
 from ..service.loops import list_loops
 from ..service.runtime import Runtime
-from ..service.trials import Verdict, evaluator_in, try_endpoint
-from .deps import Form, Me, Rt
+from ..service.trials import (
+    TRIAL_BUDGET,
+    Quote,
+    Verdict,
+    evaluator_in,
+    quote_evaluator,
+    try_endpoint,
+    try_evaluator,
+)
+from .deps import Form, Me, Rt, new_key, once
 from .describe import evaluator_words
 from .errors import PageRoute
 from .forms import Fields, Wrong, wrong_of
@@ -32,8 +42,6 @@ class Used:
     loop: Loop
     kind: str
     words: str
-    url: str
-    """Where it can be tried; empty where it can't."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,13 +51,19 @@ class EvaluatorsContext(Context):
     used: Sequence[Used]
     next_cursor: str | None
     values: Fields
+    quote: Quote | None
+    """The loop whose evaluator is tried, and what that costs; `None` where an endpoint of no loop is."""
+    words: str
+    """What the evaluator is, in a few words."""
     verdict: Verdict | None
+    key: str
+    budget: str = TRIAL_BUDGET
     wrong: Wrong = field(default_factory=dict[str, str])
 
 
 async def _page(
-    request: Request, rt: Runtime, me: Caller, *, cursor: str | None, values: Fields, verdict: Verdict | None = None,
-    wrong: Wrong | None = None,
+    request: Request, rt: Runtime, me: Caller, *, values: Fields, cursor: str | None = None, quote: Quote | None = None,
+    verdict: Verdict | None = None, wrong: Wrong | None = None,
 ) -> Response:  # fmt: skip
     loops = await list_loops(rt, me, cursor=cursor, limit=50)
     context = EvaluatorsContext(
@@ -58,7 +72,10 @@ async def _page(
         used=[_used(loop) for loop in loops.items if evaluator_in(loop.spec)],
         next_cursor=loops.next_cursor,
         values=values,
+        quote=quote,
+        words=evaluator_words(evaluator_in(quote.loop.spec)) if quote else "",
         verdict=verdict,
+        key=new_key(),
         wrong=wrong or {},
     )
     return page(request, "evaluators.html", context, 422 if wrong else 200)
@@ -66,9 +83,7 @@ async def _page(
 
 def _used(loop: Loop) -> Used:
     found = evaluator_in(loop.spec)
-    kind = str(found.get("kind", "?"))
-    url = str(found.get("url", "")) if kind == "http" else ""
-    return Used(loop=loop, kind=kind, words=evaluator_words(found), url=url)
+    return Used(loop=loop, kind=str(found.get("kind", "?")), words=evaluator_words(found))
 
 
 @router.get("")
@@ -76,26 +91,47 @@ async def show(
     request: Request,
     rt: Rt,
     me: Me,
+    *,
     cursor: Annotated[str | None, Query(max_length=160)] = None,
-    url: Annotated[str, Query(max_length=2000)] = "",
+    loop: UUID | None = None,
 ) -> Response:
-    """The evaluators of the loops that the caller may see."""
+    """The evaluators of the loops that the caller may see, and with a loop what trying its evaluator costs."""
     here = f"{str(request.base_url).rstrip('/')}/examples/words?want=12"
-    values = Fields({"url": [url or here], "timeout": ["10"]})
-    return await _page(request, rt, me, cursor=cursor, values=values)
+    values = Fields({"url": [here], "timeout": ["10"]})
+    try:
+        quote = await quote_evaluator(rt, me, loop) if loop else None
+    except InvalidInput as error:
+        return await _page(request, rt, me, cursor=cursor, values=values, wrong={"": str(error)})
+    return await _page(request, rt, me, cursor=cursor, values=values, quote=quote)
 
 
 @router.post("/try")
 async def try_it(request: Request, rt: Rt, me: Me, form: Form) -> Response:
-    """Ask an endpoint once."""
+    """Ask an endpoint that is no loop's, once and free of charge."""
     try:
         evaluator = {"kind": "http", "url": form.short("url"), "timeout_seconds": form.number("timeout") or 10}
         form.refuse()
         verdict = await try_endpoint(rt, me, evaluator, goal=form.text("goal"), candidate=form.text("candidate"))
     except InvalidInput as error:
         wrong = {("url" if name == "evaluator_url" else name): why for name, why in _wrong(error).items()}
-        return await _page(request, rt, me, cursor=None, values=form, wrong=wrong)
-    return await _page(request, rt, me, cursor=None, values=form, verdict=verdict)
+        return await _page(request, rt, me, values=form, wrong=wrong)
+    return await _page(request, rt, me, values=form, verdict=verdict)
+
+
+@router.post("/{loop_id}/try")
+async def try_of_loop(request: Request, rt: Rt, me: Me, loop_id: UUID, form: Form) -> Response:
+    """Ask the evaluator of a loop once: at once where it is free, else as a run of one iteration."""
+    quote: Quote | None = None
+    try:
+        quote = await quote_evaluator(rt, me, loop_id)
+        if not quote.at_once:
+            started = await try_evaluator(rt, me, loop_id, form.text("candidate"), once(form))
+            return RedirectResponse(f"/runs/{started.run_id}", 303)
+        goal, asked = str(quote.loop.spec.get("goal", "")), evaluator_in(quote.loop.spec)
+        verdict = await try_endpoint(rt, me, asked, goal=goal, candidate=form.text("candidate"))
+    except InvalidInput as error:
+        return await _page(request, rt, me, values=form, quote=quote, wrong=_wrong(error))
+    return await _page(request, rt, me, values=form, quote=quote, verdict=verdict)
 
 
 def _wrong(error: InvalidInput) -> dict[str, str]:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 from uuid import UUID
 
 from fastapi import APIRouter, Query, Request, Response
@@ -16,12 +16,17 @@ from ..core.errors import InvalidInput
 from ..core.records import Tool, Visibility
 from ..service import tools as service
 from ..service.tools import ToolChange
+from ..service.trials import try_tool
 from .agents import json_of
 from .deps import Form, Me, Rt, new_key, once
+from .describe import host
 from .errors import PageRoute
 from .forms import Fields, Wrong, wrong_of
 from .render import Context, page
 from .text import one_line
+
+if TYPE_CHECKING:
+    from ..agents.try_tool import Tried
 
 router = APIRouter(prefix="/tools", route_class=PageRoute)
 
@@ -63,10 +68,17 @@ class ToolContext(Context):
     values: Fields
     can_edit: bool
     key: str
+    tried: Tried | None
+    """What came of trying it."""
+    host: str
+    """Where a call goes."""
     wrong: Wrong = field(default_factory=dict[str, str])
 
 
-def _form(request: Request, me: Caller, *, tool: Tool | None, values: Fields, wrong: Wrong | None = None) -> Response:
+def _form(
+    request: Request, me: Caller, *, tool: Tool | None, values: Fields, wrong: Wrong | None = None,
+    tried: Tried | None = None,
+) -> Response:  # fmt: skip
     context = ToolContext(
         title=one_line(tool.name, 60) if tool else "New tool",
         nav="/tools",
@@ -74,6 +86,8 @@ def _form(request: Request, me: Caller, *, tool: Tool | None, values: Fields, wr
         values=values,
         can_edit=tool is None or (not tool.is_builtin and (me.is_admin or str(tool.owner_id) == me.user_id)),
         key=new_key(),
+        tried=tried,
+        host=host(str(tool.spec.get("url") or "")) if tool else "",
         wrong=wrong or {},
     )
     return page(request, "tool.html", context, 422 if wrong else 200)
@@ -100,8 +114,7 @@ async def create(request: Request, rt: Rt, me: Me, form: Form) -> Response:
 async def show(request: Request, rt: Rt, me: Me, tool_id: UUID) -> Response:
     """A tool."""
     tool = await service.get_tool(rt, me, tool_id)
-    values = {"spec": [json.dumps(tool.spec, indent=2, ensure_ascii=False)], "visibility": [tool.visibility]}
-    return _form(request, me, tool=tool, values=Fields({**values, "active": ["yes"] if tool.active else []}))
+    return _form(request, me, tool=tool, values=typed_of(tool))
 
 
 @router.post("/{tool_id}")
@@ -113,6 +126,20 @@ async def save(request: Request, rt: Rt, me: Me, tool_id: UUID, form: Form) -> R
     except InvalidInput as error:
         return _form(request, me, tool=tool, values=form, wrong=_wrong(error))
     return RedirectResponse(f"/tools/{tool_id}?note=saved", 303)
+
+
+@router.post("/{tool_id}/try")
+async def try_it(request: Request, rt: Rt, me: Me, tool_id: UUID, form: Form) -> Response:
+    """Call it once with arguments, as an agent would."""
+    tool = await service.get_tool(rt, me, tool_id)
+    values = Fields({**typed_of(tool).values, **{name: [form.text(name)] for name in ("arguments", "which")}})
+    try:
+        name = form.short("which") if tool.kind == "mcp" else tool.name
+        tried = await try_tool(rt, me, tool_id, name, json_of(form, "arguments"))
+    except InvalidInput as error:
+        wrong = {"arguments": "; ".join(wrong_of(error, ("arguments",)).values())}
+        return _form(request, me, tool=tool, values=values, wrong=wrong)
+    return _form(request, me, tool=tool, values=values, tried=tried)
 
 
 @router.post("/{tool_id}/delete")
@@ -130,6 +157,23 @@ def change_of(form: Fields) -> ToolChange:
     """
     visibility: Visibility = "workspace" if form.short("visibility") == "workspace" else "private"
     return ToolChange(spec=json_of(form, "spec"), active=form.flag("active"), visibility=visibility)
+
+
+def typed_of(tool: Tool) -> Fields:
+    """A stored tool as its form shows it."""
+    spec = json.dumps(tool.spec, indent=2, ensure_ascii=False)
+    arguments = json.dumps(dict.fromkeys(_parameters(tool), ""), indent=2, ensure_ascii=False)
+    values = {"spec": [spec], "visibility": [tool.visibility], "arguments": [arguments]}
+    return Fields({**values, "active": ["yes"] if tool.active else []})
+
+
+def _parameters(tool: Tool) -> Iterable[str]:
+    """The names of what an HTTP tool takes."""
+    match tool.spec.get("parameters"):
+        case {"properties": dict()} as parameters:
+            return cast("dict[str, dict[str, object]]", parameters)["properties"]
+        case _:
+            return ()
 
 
 def _wrong(error: InvalidInput) -> dict[str, str]:
