@@ -1,4 +1,4 @@
-# make demo   watch a loop run: no key, no service, 15 s after set-up
+# make demo   watch a loop run on a server of its own: no key, 15 s after set-up
 # make test   the tests, offline
 # make kills  more runs whose workers are killed at random points; SCHEDULES=1000 as many as you like
 # make check  tests, lint, types, layers and whether generated files are up to date: what CI runs

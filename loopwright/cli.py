@@ -34,6 +34,22 @@ def main() -> None:
     guarded(app)
 
 
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        version()
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    *,
+    show_version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Runs an agent in a feedback loop on a budget that can't be exceeded, and gives back the best candidate."""
+
+
 @app.command()
 def init(
     name: Annotated[str, typer.Argument(metavar="[NAME]", help="The folder to write into.")] = "loop",

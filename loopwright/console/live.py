@@ -13,7 +13,7 @@ from rich.text import Text
 from ..core.events import WalletView
 from ..core.models import Iteration
 from ..core.money import show_usd
-from .text import duration, one_line, score_text
+from .text import duration, one_line, score_text, whole_text
 from .view import PRACTICE_NOTE, AttemptView, RunView
 
 BARS = "▁▂▃▄▅▆▇█"
@@ -73,6 +73,8 @@ def _facts(view: RunView, now: datetime, room: int) -> Table:
         grid.add_row("score", _score_line(view, room))
     if view.wallet:
         grid.add_row("cost", cost_line(view.wallet, room, over=view.finished is not None))
+    if view.whole and view.finished is None:  # then the summary says so
+        grid.add_row("", Text(whole_text(view.whole), style="yellow"))
     if view.started_at:
         grid.add_row("time", duration(_elapsed(view, now)))
     return grid

@@ -1,10 +1,10 @@
-"""Plain lines for pipes, logs and terminals without cursor: one per finished iteration."""
+"""Plain lines for pipes, logs and terminals without cursor: when an iteration begins, and when it is finished."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..core.events import EvaluationRetried, IterationFinished, RunEvent, RunStarted
+from ..core.events import EvaluationRetried, IterationFinished, IterationStarted, RunEvent, RunStarted
 from ..core.money import show_usd
 from .text import duration, one_line, score_text
 from .view import PRACTICE_NOTE, RunView
@@ -17,6 +17,8 @@ def lines(event: RunEvent, view: RunView) -> Iterator[str]:
             yield _start(view)
             if view.model == "practice":
                 yield PRACTICE_NOTE
+        case IterationStarted(attempt=attempt, number=number):
+            yield f"{_where(view, attempt, number)}  begins"
         case EvaluationRetried(attempt=attempt, number=number, why=why):
             yield f"{_where(view, attempt, number)}  scoring again: {one_line(why, 200)}"
         case IterationFinished():

@@ -89,7 +89,7 @@ class LiveScreen:
     def end(self, result: RunResult, *, journal: Path | None, output: Path | None, run_id: str | None = None) -> None:
         """The end of the run, below the last drawing."""
         self._console.print()
-        for line in summary(result, journal=journal, output=output, run_id=run_id):
+        for line in summary(result, journal=journal, output=output, run_id=run_id, whole=self._view.whole):
             self._console.print(line, soft_wrap=True)
 
     def _drawn(self) -> RunScreen:
@@ -111,7 +111,7 @@ class PlainScreen(_Lines):
     def end(self, result: RunResult, *, journal: Path | None, output: Path | None, run_id: str | None = None) -> None:
         """The end of the run."""
         print()
-        for line in summary(result, journal=journal, output=output, run_id=run_id):
+        for line in summary(result, journal=journal, output=output, run_id=run_id, whole=self._view.whole):
             print(line.plain)
         sys.stdout.flush()
 

@@ -115,15 +115,20 @@ def _details(run: Run) -> list[str]:
     if run.error:
         lines.append(f"error   {one_line(run.error, 400)}")
     if run.best:
-        lines += [f"best    iteration {run.best.number}", "", run.best.text]
+        what = "best   " if run.best.score is not None else "last (not scored)"
+        lines += [f"{what} iteration {run.best.number}", "", run.best.text]
     return lines
 
 
 async def watch_run(runtime: Runtime, me: Caller, run_id: str, *, as_json: bool) -> int:
     """`loopwright runs watch`: shows a run to its end; Ctrl-C leaves it alone."""
+    from ..service.runs import is_forsaken
+
     events = await runtime.hub.open(me, run_id, 0)
     if events is None:
         return REACHED
+    if await is_forsaken(runtime.database, run_id):
+        say("nobody executes this run at the moment; `loopwright serve` or `loopwright worker` goes on with it")
     screen = screen_for(json=as_json, environ=os.environ)
     screen.open()
     ended: RunFinished | None = None

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 from ..cancellation import end_all
 from ..core.caller import Caller
 from ..core.errors import InvalidInput, LoopwrightError, Problem, StoreUnavailable
-from ..core.events import EVENT, IterationFinished, RunEvent, RunFinished
-from ..core.models import Iteration
-from ..core.result import RunResult, holdout_report
+from ..core.events import EVENT, RunEvent
+from ..core.result import RunResult
 from ..runner.library import new_run_id
 from ..service.loop_files import LoopFile
 from ..settings import Settings
 from ..store.jsonl import JournalFile
 from .drive import prepare_models
+from .ending import Ending
 from .outcome import say
 from .service import settings_with
 
@@ -68,7 +68,7 @@ async def stored_run(file: LoopFile, journal: Path | None, folder: Path) -> Asyn
             executor = Executor(database=runtime.database, load=runtime.load, on_text=runtime.hub.say, grace_seconds=0)
             async with executor:
                 await insert_run_of_file(runtime, me, file, run_id)
-                run = StoredRun(runtime, me, executor, file, run_id=run_id, journal=written)
+                run = StoredRun(runtime, me, executor, run_id=run_id, journal=written)
                 try:
                     yield run
                 finally:
@@ -115,18 +115,15 @@ def open_journal(path: Path) -> JournalFile:
 class StoredRun:
     """A run in the store that this process executes and shows; see `drive.Watched`."""
 
-    def __init__(
-        self, runtime: Runtime, me: Caller, executor: Executor, file: LoopFile, *, run_id: str, journal: JournalFile
-    ) -> None:
+    def __init__(self, runtime: Runtime, me: Caller, executor: Executor, *, run_id: str, journal: JournalFile) -> None:
         self.id = run_id
         self.journal_failed = False
         """Whether the journal file could not be written to the end; the store has it all."""
         self._runtime = runtime
         self._me = me
         self._executor = executor
-        self._file = file
         self._journal = journal
-        self._result: RunResult | None = None
+        self._ending = Ending(run_id)
         self._cancelling: asyncio.Task[None] | None = None
         self._executing = asyncio.create_task(executor.execute(run_id, 0))
 
@@ -153,17 +150,13 @@ class StoredRun:
         stream = await self._runtime.hub.open(self._me, self.id, 0)
         if stream is None:
             raise StoreUnavailable(f"the run {self.id} is gone")
-        finished: list[Iteration] = []
         async with aclosing(self._until_broken(stream)) as chunks:
             async for chunk in chunks:
                 for event in _events_in(chunk):
                     self._write(event)
-                    if isinstance(event, IterationFinished):
-                        finished.append(event.iteration)
-                    elif isinstance(event, RunFinished):
-                        self._result = self._result_of(event, finished)
+                    self._ending.add(event)
                     yield event
-        if self._result is None:
+        if self._ending.result is None:
             raise StoreUnavailable(f"the run {self.id} is gone")
 
     async def _until_broken(self, stream: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
@@ -191,30 +184,14 @@ class StoredRun:
             self.journal_failed = True
             say(f"can't write {self.journal}: {error.strerror or error}; `loopwright runs export {self.id}` writes it")
 
-    def _result_of(self, event: RunFinished, finished: list[Iteration]) -> RunResult:
-        direction = self._file.spec.direction
-        holdout = holdout_report(finished, event.best, direction) if self._file.spec.holdout else None
-        return RunResult(
-            run_id=self.id,
-            best=event.best,
-            stop_reason=event.stop_reason,
-            sentence=event.sentence,
-            iterations=tuple(finished),
-            cost=event.cost,
-            seconds=event.seconds,
-            holdout=holdout,
-            error=event.error,
-            recorded=event.seq > 0,
-        )
-
     def __await__(self) -> Generator[object, None, RunResult]:
         return self._ended().__await__()
 
     async def _ended(self) -> RunResult:
         await self._executing
-        if self._result is None:
+        if self._ending.result is None:
             raise StoreUnavailable(f"the run {self.id} is gone")
-        return self._result
+        return self._ending.result
 
     async def leave(self) -> None:
         """Let go of the run; if it isn't over, a server or a worker goes on with it."""

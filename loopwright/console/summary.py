@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from decimal import Decimal
 from pathlib import Path
 
 from rich.text import Text
@@ -10,21 +11,37 @@ from rich.text import Text
 from ..core.models import Cost
 from ..core.money import show_usd
 from ..core.result import RunResult
-from .text import printable, score_text
+from ..core.wallet import ZERO
+from .text import printable, score_text, whole_text
 
 LONGEST = 20_000
 """Characters of a candidate that a terminal shows; the whole is in the journal and in `--output`."""
 
 
 def summary(
-    result: RunResult, *, journal: Path | None, output: Path | None, run_id: str | None = None
+    result: RunResult,
+    *,
+    journal: Path | None,
+    output: Path | None,
+    run_id: str | None = None,
+    whole: Decimal = ZERO,
 ) -> Iterator[Text]:
-    """The lines that end a run; `run_id` is given where the run is in the store."""
+    """The lines that end a run.
+
+    Args:
+        result: what the run came to.
+        journal: the journal's file.
+        output: where the best candidate was written.
+        run_id: the run, where it is in the store.
+        whole: how much of the cost are reservations charged whole, in USD.
+    """
     colour = {"target_reached": "bold green", "error": "bold red"}.get(result.stop_reason, "bold")
     yield Text(printable(result.sentence), style=colour)
     yield Text()
     yield from _best(result)
     yield _cost(result.cost)
+    if whole:
+        yield _fact("", whole_text(whole), "yellow")
     if result.holdout:
         parted = result.holdout.parted_at is not None
         yield _fact("holdout", printable(result.holdout.sentence), "yellow" if parted else "")
@@ -44,7 +61,8 @@ def _best(result: RunResult) -> Iterator[Text]:
         return
     where = f"iteration {best.number}" + (f" of attempt {best.attempt}" if _several(result) else "")
     score = f", score {score_text(best.score)}" if best.score is not None else ""
-    yield Text.assemble(("Best candidate", "bold"), (f"  {where}{score}", "dim"))
+    heading = "Best candidate" if best.score is not None else "Last candidate (not scored)"
+    yield Text.assemble((heading, "bold"), (f"  {where}{score}", "dim"))
     text = printable(best.text).rstrip("\n")
     yield Text(text[:LONGEST])
     if len(text) > LONGEST:

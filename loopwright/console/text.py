@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from decimal import Decimal
 
+from ..core.money import show_usd
 from ..core.text import CONTROL
 
 _ESCAPE = re.compile(
@@ -44,3 +46,8 @@ def duration(seconds: float) -> str:
 def score_text(score: float | None) -> str:
     """A score in at most four digits; a dash where there is none."""
     return "-" if score is None else f"{score:.4g}"
+
+
+def whole_text(whole: Decimal) -> str:
+    """How much of a cost is no usage that somebody reported."""
+    return f"{show_usd(whole)} of it are reservations charged whole: what those requests used is not known"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from decimal import Decimal
 
 from ..core.events import (
     CandidateProduced,
@@ -22,6 +23,7 @@ from ..core.events import (
 )
 from ..core.models import Direction, Iteration
 from ..core.stop import MaxIterations, Target, parse_stop
+from ..core.wallet import ZERO
 from .text import one_line
 
 PRACTICE_NOTE = "practice is a built-in search, not a language model"
@@ -57,6 +59,8 @@ class RunView:
     started_at: datetime | None = None
     attempts: Mapping[int, AttemptView] = field(default_factory=dict[int, AttemptView])
     wallet: WalletView | None = None
+    whole: Decimal = ZERO
+    """How much of what is spent are reservations that were charged whole, in USD."""
     best: Iteration | None = None
     """The best of all attempts."""
     last: Iteration | None = None
@@ -84,8 +88,11 @@ class RunView:
                 return self._started(event)
             case IterationFinished():
                 return self._iteration(event)
-            case MoneyReserved(wallet=wallet) | MoneySettled(wallet=wallet):
+            case MoneyReserved(wallet=wallet):
                 return replace(self, wallet=wallet)
+            case MoneySettled(wallet=wallet, charge=charge):
+                whole = charge.amount if charge.basis == "reserved" else ZERO
+                return replace(self, wallet=wallet, whole=self.whole + whole)
             case RunFinished():
                 calm = {number: replace(attempt, phase="") for number, attempt in self.attempts.items()}
                 return replace(self, finished=event, attempts=calm, best=event.best)

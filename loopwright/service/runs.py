@@ -8,7 +8,7 @@ from uuid import UUID
 from ..core.caller import Caller
 from ..core.errors import NotFound
 from ..core.records import IterationRecord, Page, Run, RunStatus, RunSummary
-from ..store import run_queries
+from ..store import run_queries, workers
 from ..store.database import Database
 from ..store.paging import page, read_cursor
 from ..store.run_queries import RunFilter
@@ -47,6 +47,13 @@ async def get_run(database: Database, caller: Caller, run_id: str) -> Run:
     if run is None:
         raise NotFound
     return run
+
+
+async def is_forsaken(database: Database, run_id: str) -> bool:
+    """Whether a run stands still because nobody executes runs here at the moment."""
+    async with database.service_session() as connection:
+        await workers.bury_neighbours(connection)
+        return await workers.is_forsaken(connection, run_id)
 
 
 async def list_iterations(

@@ -61,6 +61,19 @@ async def living(connection: Connection) -> dict[str, int]:
     return {str(executor): int(number) for executor, number in await rows.fetchall()}
 
 
+async def is_forsaken(connection: Connection, run_id: str) -> bool:
+    """Whether a run is not over and nobody executes it, nor will as long as no worker comes."""
+    rows = await connection.execute(
+        """
+        select from public.loop_runs r
+        where r.id = %s and r.status <> 'finished'
+          and not exists (select from public.workers w where w.takes_queue or w.executor = r.executor)
+        """,
+        (run_id,),
+    )
+    return bool(rows.rowcount)
+
+
 @cache
 def machine() -> str | None:
     """This machine since it was booted, as its processes see each other; `None` where the system doesn't tell."""

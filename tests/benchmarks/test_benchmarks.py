@@ -17,6 +17,7 @@ ROOT = Path(__file__).parents[2]
         ("overhead", ["--iterations", "3", "--rounds", "1"], ["Loopwright over by hand: ", "of 3 iterations over the"]),
         ("tokens", ["--iterations", "30"], ["full is ", "largest prompt of the last "]),
         ("startup", ["--rounds", "1"], ["import loopwright ", "loopwright --help over bare typer: "]),
+        ("serve", ["--rounds", "1"], ["first start  answers after ", "later start  answers after "]),
         ("memory", ["--iterations", "10"], ["after 10 iterations ", "growth: "]),
     ],
 )

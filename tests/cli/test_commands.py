@@ -401,8 +401,9 @@ def test_schema_prints_the_schema() -> None:
     assert json.loads(loopwright("schema").stdout)["title"] == "Loopwright loop file"
 
 
-def test_version() -> None:
-    assert loopwright("version").stdout.startswith("loopwright ")
+@pytest.mark.parametrize("how", ["version", "--version"])
+def test_version(how: str) -> None:
+    assert loopwright(how).stdout.startswith("loopwright ")
 
 
 @pytest.mark.parametrize("code", ["0 target", "1 the run ended", "2 refused", "3 error", "130 stopped"])

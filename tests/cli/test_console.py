@@ -26,6 +26,7 @@ from loopwright.core.events import (
     IterationFinished,
     IterationStarted,
     MoneyReserved,
+    MoneySettled,
     RunEvent,
     RunFinished,
     RunStarted,
@@ -36,7 +37,7 @@ from loopwright.core.events import (
 from loopwright.core.models import Candidate, Cost, Feedback, Iteration
 from loopwright.core.result import HoldoutReport, RunResult
 from loopwright.core.stop import StopReason, parse_stop_expression
-from loopwright.core.wallet import Reservation
+from loopwright.core.wallet import Charge, Reservation
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 RUDE = "\x1b[2J\x1b[31m\x1b]0;title\x07[bold red]not markup[/] \x07\u202ereversed\x1bc\x9b1m"
@@ -299,10 +300,12 @@ def test_plain_lines() -> None:
         said += lines(event, view)
     assert said == [
         "code puzzle (openai:gpt-4o-mini, target 1)",
+        "iteration 1 of 20  begins",
         "iteration 1 of 20  score 0.2 (best)  $0.01 of $0.05  0 s  0 in place, 2 elsewhere",
         "iteration 2 of 20  failed  $0.01 of $0.05  0 s  the evaluator answered 500",
         "iteration 3 of 20  score 0.7 (best)  $0.01 of $0.05  0 s  3 in place, 1 elsewhere",
         "iteration 4 of 20  score 0.5  $0.0123 of $0.05  0 s  2 in place, 1 elsewhere",
+        "iteration 5 of 20  begins",
     ]
 
 
@@ -330,6 +333,24 @@ def test_the_end_tells_all() -> None:
         "written best.txt",
         "journal j.jsonl",
     ]
+
+
+def test_a_candidate_without_a_score_is_the_last_and_not_the_best() -> None:
+    unscored = iteration(3, 0.5).model_copy(update={"feedback": None})
+    assert "Last candidate (not scored)  iteration 3\nABC" in ended(result("max_iterations", unscored))
+
+
+def test_what_was_charged_whole_is_said_as_long_as_the_run_goes_on_and_in_the_end() -> None:
+    held = Reservation(id="r", amount=Decimal("0.004"), role="agent", model="m")
+    whole = Charge(reservation=held, amount=Decimal("0.004"), basis="reserved", why="the stream broke off")
+    by_usage = Charge(reservation=held, amount=Decimal("0.001"), basis="usage")
+    events = [MoneySettled(charge=charge, wallet=wallet("0.009")) for charge in (whole, by_usage, whole)]
+    view = view_of(started(), *events)
+    sentence = "$0.008 of it are reservations charged whole"
+    assert sentence in " ".join(" ".join(drawn(view)).split())
+    ending = result("budget", iteration(1, 1))
+    assert any(sentence in line.plain for line in summary(ending, journal=None, output=None, whole=view.whole))
+    assert "charged whole" not in ended(ending)
 
 
 def test_the_end_without_a_candidate_and_with_an_endless_one() -> None:

@@ -12,7 +12,7 @@ from typer.testing import CliRunner, Result
 
 from loopwright.cli import app
 from loopwright.core.records import Run
-from loopwright.service.runs import get_run
+from loopwright.service.runs import get_run, is_forsaken
 from loopwright.service.runtime import Runtime, open_runtime
 from loopwright.settings import Settings
 from loopwright.store.database import Urls
@@ -116,7 +116,10 @@ async def test_a_worker_goes_on_with_the_run_of_a_killed_terminal(folder: Path, 
     await asyncio.to_thread(run_and_kill, loop_file, environment(**database))
     (folder / "go").touch()
     settings = Settings.model_validate({"home": folder, "grace_seconds": 0.1})
+    async with open_runtime(settings, engine=False, urls=urls) as looking:
+        assert await is_forsaken(looking.database, run_id_of(folder))  # as `runs watch` says
     async with open_runtime(settings, urls=urls) as worker:
+        assert not await is_forsaken(worker.database, run_id_of(folder))
         run = await finished(worker, run_id_of(folder))
     assert (run.stop_reason, run.iterations) == ("max_iterations", 3)
 
