@@ -30,10 +30,14 @@ ADMIN = "00000000-0000-0000-0000-00000000000c"
 """An admin."""
 
 
+_SOLO = f"solo{uuid.uuid4().hex[:8]}"
+"""The name of a test run without xdist. Not the process's number: those come again, and the folder stays."""
+
+
 @contextmanager
 def server() -> Generator[EmbeddedServer]:
     """The server of this test run. Its folder is named after the run, so that all xdist workers share it."""
-    name = os.environ.get("PYTEST_XDIST_TESTRUNUID") or f"solo{os.getpid()}"
+    name = os.environ.get("PYTEST_XDIST_TESTRUNUID") or _SOLO
     home = Path(tempfile.gettempdir()) / f"lwt-{name[:12]}"
     with EmbeddedServer(home) as running:
         asyncio.run(_make_template(running))
