@@ -10,7 +10,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSche
 
 from ..core.caller import UserRole
 from ..core.money import usd
-from ..core.records import Visibility
+from ..core.records import Backfill, Overlap, Visibility
 from ..core.spec import Price
 from .docs import AGENT_SPEC, EXAMPLE_AGENT, EXAMPLE_LOOP, EXAMPLE_TOOL, LOOP_SPEC, TOOL_SPEC
 
@@ -137,6 +137,81 @@ class ForkRun(Body):
     """Counted with those that it begins from."""
     max_seconds: Annotated[float, Field(gt=0, le=31_536_000)] | None = None
     model: Annotated[str, Field(min_length=1, max_length=200)] | None = None
+
+
+class ScheduledRun(Body):
+    """What scheduled runs are to have otherwise than their loop. An agent needs `goal` and `budget_usd`."""
+
+    goal: Annotated[str, Field(min_length=1)] | None = None
+    budget_usd: Dollars | None = None
+    max_iterations: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
+    max_seconds: Annotated[float, Field(gt=0, le=31_536_000)] | None = None
+    attempts: Annotated[int, Field(ge=1, le=64)] | None = None
+    model: Annotated[str, Field(min_length=1, max_length=200)] | None = None
+
+
+CronText = Annotated[str, Field(min_length=1, max_length=200, examples=["30 9 * * 1-5"])]
+ZoneText = Annotated[str, Field(min_length=1, max_length=64, examples=["Europe/London"])]
+
+
+class NewSchedule(Body):
+    """A schedule to store: it starts runs of a loop, or turns of an agent, as its owner."""
+
+    name: LoopName
+    loop_id: UUID | None = None
+    agent_id: UUID | None = None
+    """Instead of a loop: one turn of this agent, on the budget in `wanted`."""
+    cron: CronText
+    """Five fields: minute, hour, day of the month, month, day of the week."""
+    zone: ZoneText = "UTC"
+    """The time zone on whose clock it is due."""
+    jitter_seconds: Annotated[int, Field(ge=0, le=3600)] = 0
+    """Runs start up to so many seconds later than they are due, by chance."""
+    backfill: Backfill = "one"
+    overlap: Overlap = "skip"
+    max_failures: Annotated[int, Field(ge=1, le=100)] = 5
+    wanted: ScheduledRun = ScheduledRun()
+
+
+class SchedulePatch(Body):
+    """What is to change of a schedule; what is left out stays."""
+
+    name: LoopName | None = None
+    loop_id: UUID | None = None
+    agent_id: UUID | None = None
+    cron: CronText | None = None
+    zone: ZoneText | None = None
+    jitter_seconds: Annotated[int, Field(ge=0, le=3600)] | None = None
+    backfill: Backfill | None = None
+    overlap: Overlap | None = None
+    max_failures: Annotated[int, Field(ge=1, le=100)] | None = None
+    wanted: ScheduledRun | None = None
+    """Takes the place of all that it had."""
+
+
+class NewWebhook(Body):
+    """A webhook to store. Messages to `/hooks/{id}` start a run of a loop, or a turn of an agent, as its owner."""
+
+    name: LoopName
+    loop_id: UUID | None = None
+    agent_id: UUID | None = None
+    """Instead of a loop: one turn of this agent, on the budget in `wanted`."""
+    wanted: ScheduledRun = ScheduledRun()
+    allow_tools: bool = False
+    """Whether the agent may call its tools, though a stranger's message stands in its goal."""
+    active: bool = True
+
+
+class WebhookPatch(Body):
+    """What is to change of a webhook; what is left out stays."""
+
+    name: LoopName | None = None
+    loop_id: UUID | None = None
+    agent_id: UUID | None = None
+    wanted: ScheduledRun | None = None
+    """Takes the place of all that it had."""
+    allow_tools: bool | None = None
+    active: bool | None = None
 
 
 class PutSecret(Body):

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from fastapi import APIRouter, FastAPI
 
 from ..settings import Settings
-from . import agents, events, health, keys, loops, runs, secrets, session, tools, usage, workspace
+from . import agents, events, health, keys, loops, runs, schedules, secrets, session, tools, usage, webhooks, workspace
 from .docs import document
 from .errors import install
 from .guard import Guard
@@ -30,9 +30,10 @@ def build_api(settings: Settings, lifespan: Callable[[FastAPI], AbstractAsyncCon
         separate_input_output_schemas=False,
     )
     api = APIRouter(prefix="/api")
-    for part in (agents, tools, loops, events, runs, usage, secrets, keys, workspace, health):
+    for part in (agents, tools, loops, schedules, webhooks, events, runs, usage, secrets, keys, workspace, health):
         api.include_router(part.router)
     app.include_router(api)
+    app.include_router(webhooks.hooks)
     app.include_router(session.router)
     install(app)
     app.add_middleware(Guard, hosts=allowed_hosts(settings), max_body_bytes=settings.max_body_bytes)

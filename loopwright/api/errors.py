@@ -63,6 +63,7 @@ STATUS: Mapping[type[Exception], int] = {
     errors.NotFound: 404,
     errors.Conflict: 409,
     errors.VersionStale: 412,
+    errors.TooLarge: 413,
     errors.VersionMissing: 428,
     errors.InvalidInput: 422,
     errors.UnknownPrice: 422,

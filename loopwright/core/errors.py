@@ -168,6 +168,10 @@ class Conflict(Refused):
     """This doesn't fit the state that things are in."""
 
 
+class TooLarge(Refused):
+    """This is larger than what is taken."""
+
+
 class VersionMissing(Refused):
     """Send `If-Match` with the `ETag` of the version that you have read, so that nobody's change is overwritten."""
 

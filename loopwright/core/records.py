@@ -41,17 +41,22 @@ class Page(Record, Generic[T]):
     """Pass it as `cursor` for what comes after; null at the end."""
 
 
-class Versioned(Record):
+class Editable(Record):
     """What people edit. `version` is also the ETag."""
 
     id: UUID
     owner_id: UUID | None
     name: str
-    spec: dict[str, Any]
-    visibility: Visibility
     version: int
     created_at: datetime
     updated_at: datetime
+
+
+class Versioned(Editable):
+    """What people make and share."""
+
+    spec: dict[str, Any]
+    visibility: Visibility
 
 
 class Tool(Versioned):
@@ -222,3 +227,78 @@ class Month(Record):
     """The user's own cap, else the workspace's; null where there is neither."""
     spent_usd: Amount
     reserved_usd: Amount
+
+
+Backfill = Literal["no", "one", "all"]
+"""What happens to due times that passed while nothing ran: nothing, one run for the last of them, or a run for each."""
+
+Overlap = Literal["skip", "queue", "parallel"]
+"""What happens to a due time while the run before it goes on: nothing, a run after it, or a run beside it."""
+
+ScheduleStatus = Literal["active", "paused", "disabled"]
+
+
+class Schedule(Editable):
+    """Starts runs of a loop, or turns of an agent, by the clock of a zone; they are its owner's."""
+
+    loop_id: UUID | None
+    agent_id: UUID | None
+    wanted: dict[str, Any]
+    """What its runs have otherwise than the loop; for an agent, its goal and its budget."""
+    cron: str
+    zone: str
+    jitter_seconds: int
+    backfill: Backfill
+    overlap: Overlap
+    max_failures: int
+    """After so many failures in a row it is disabled."""
+    status: ScheduleStatus
+    notice: str
+    """Why it is disabled; empty where it isn't."""
+    next_due_at: datetime | None
+
+
+class ScheduleWithTimes(Schedule):
+    """A schedule and when it is due next."""
+
+    next_times: Sequence[datetime]
+    """The next five times, in UTC; none while it is not active. Jitter comes on top."""
+
+
+class Firing(Record):
+    """A time at which a schedule was due, and what came of it."""
+
+    schedule_id: UUID
+    due_at: datetime
+    start_at: datetime
+    """When it may start: the due time and the jitter."""
+    outcome: Literal["waiting", "started", "skipped", "missed", "failed"]
+    reason: str
+    run_id: str | None
+
+
+class Webhook(Editable):
+    """An address that others send messages to: each starts a run of a loop, or a turn of an agent, as its owner."""
+
+    loop_id: UUID | None
+    agent_id: UUID | None
+    wanted: dict[str, Any]
+    """What its runs have otherwise than the loop; for an agent, its goal and its budget."""
+    allow_tools: bool
+    """Whether the agent may call its tools, though a stranger's message stands in its goal."""
+    active: bool
+
+
+class WebhookWithSecret(Webhook):
+    """A webhook whose secret was just made."""
+
+    secret: str | None
+    """What messages are signed with; shown once, so null where the request was repeated."""
+
+
+class WebhookMessage(Record):
+    """A message that started a run."""
+
+    message_id: str
+    run_id: str | None
+    received_at: datetime

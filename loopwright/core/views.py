@@ -43,6 +43,8 @@ class LoopCard(View):
     runs: int
     scores: Sequence[float | None]
     """The best scores of its last runs, oldest first."""
+    next_due_at: datetime | None = None
+    """When one of the schedules that the viewer may see starts it next."""
 
 
 class Point(View):

@@ -17,7 +17,14 @@ from .render import Context, page
 
 router = APIRouter(prefix="/activity", route_class=PageRoute)
 
-PLACES = {"loop": "/loops/", "run": "/runs/", "agent": "/agents/", "tool": "/tools/"}
+PLACES = {
+    "loop": "/loops/",
+    "run": "/runs/",
+    "agent": "/agents/",
+    "tool": "/tools/",
+    "schedule": "/schedules/",
+    "webhook": "/webhooks/",
+}
 """Where the pages of subjects are."""
 
 

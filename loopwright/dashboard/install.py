@@ -22,10 +22,12 @@ from . import (
     loops,
     run,
     runs,
+    schedules,
     session,
     sign_in,
     tools,
     usage,
+    webhooks,
     workspace,
 )
 from .deps import Wiring
@@ -33,7 +35,23 @@ from .errors import Handler, PageRoute, for_browsers
 from .forms import FormsAsJson
 from .render import STATIC
 
-PARTS = (loop_form, loops, compare, run, runs, agents, tools, evaluators, usage, activity, workspace, session, sign_in)
+PARTS = (
+    loop_form,
+    loops,
+    compare,
+    run,
+    runs,
+    agents,
+    tools,
+    evaluators,
+    schedules,
+    usage,
+    activity,
+    workspace,
+    webhooks,
+    session,
+    sign_in,
+)
 
 YEAR_SECONDS = 31_536_000
 

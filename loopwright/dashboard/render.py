@@ -40,6 +40,7 @@ NAV = (
     ("/agents", "Agents", "bot"),
     ("/tools", "Tools", "wrench"),
     ("/evaluators", "Evaluators", "gauge"),
+    ("/schedules", "Schedules", "list"),
     ("/usage", "Usage", "receipt"),
     ("/activity", "Activity", "history"),
     ("/settings", "Settings", "settings"),
@@ -72,6 +73,8 @@ NOTES: Mapping[str, str] = {
     "revoked": "Revoked: it opens nothing any more.",
     "stopping": "Stopping: the best so far is kept.",
     "extended": "The run goes on.",
+    "paused": "Paused: what is due meanwhile is not made up for.",
+    "resumed": "It goes on from its next time.",
 }
 """What pages can be told to say by their address: known sentences only."""
 

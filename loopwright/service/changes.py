@@ -7,9 +7,9 @@ from typing import TypeVar
 
 from ..core.caller import Caller
 from ..core.errors import Conflict, NotAllowed, NotFound, VersionStale
-from ..core.records import Versioned
+from ..core.records import Editable
 
-V = TypeVar("V", bound=Versioned)
+V = TypeVar("V", bound=Editable)
 
 ANY_VERSION = 0
 """`If-Match: *`: whatever the version is."""

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import ClassVar, Self
 
 from dbos import DBOS, DBOSConfig, EnqueueOptions, Serializer, SetWorkflowID
@@ -28,6 +29,9 @@ DEAD_AFTER_SECONDS = 15.0
 """A worker that was silent for so long is taken for dead. Its runs go to others within 30 s of its death: at most 15 s
 until it is taken for dead, 5 s until somebody looks, and what the queue takes. On the same machine its death is seen,
 which takes 5 s."""
+
+SCHEDULES_SECONDS = 2.0
+"""How often DBOS looks for schedules that were made or changed."""
 
 _log = logging.getLogger(__name__)
 
@@ -243,6 +247,7 @@ class Engine(Executor):
             "sys_db_pool_size": 8,
             "max_executor_threads": 32,
             "log_level": "ERROR",
+            "scheduler_polling_interval_sec": SCHEDULES_SECONDS,
             "serializer": _Json(),
         }
         DBOS(config=config)
@@ -250,16 +255,22 @@ class Engine(Executor):
 
 
 class _Json(Serializer):
-    """What DBOS keeps of our workflows is a run's id and a word: JSON is enough, and can't run code as pickle can."""
+    """What DBOS keeps of our workflows is ids, words and times: JSON is enough, and can't run code as pickle can."""
 
     def serialize(self, data: object) -> str:
-        return json.dumps(data)
+        return json.dumps(data, default=_as_text)
 
     def deserialize(self, serialized_data: str) -> object:  # pyright: ignore[reportIncompatibleMethodOverride]
         return json.loads(serialized_data)
 
     def name(self) -> str:
         return "json"
+
+
+def _as_text(value: object) -> str:
+    if isinstance(value, datetime):  # when a schedule is due
+        return value.isoformat()
+    raise TypeError(f"a {type(value).__name__} can't be kept")
 
 
 WORKFLOW = "loopwright.run"

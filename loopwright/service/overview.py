@@ -10,7 +10,7 @@ from ..store import views
 from ..store.database import Database
 from ..store.views import LoopOrder
 
-__all__ = ["LoopCard", "LoopOrder", "agent_names", "loop_cards"]
+__all__ = ["LoopCard", "LoopOrder", "agent_names", "loop_cards", "loop_names"]
 
 
 async def loop_cards(
@@ -28,3 +28,9 @@ async def agent_names(database: Database, caller: Caller) -> Sequence[tuple[str,
     """Ids and names of the agents that the caller may use."""
     async with database.as_user(caller.user_id) as connection:
         return await views.names(connection, "agents")
+
+
+async def loop_names(database: Database, caller: Caller) -> Sequence[tuple[str, str]]:
+    """Ids and names of the loops that the caller may see."""
+    async with database.as_user(caller.user_id) as connection:
+        return await views.names(connection, "loops")

@@ -157,6 +157,7 @@ async def engine_of(runtime: Runtime) -> AsyncGenerator[Engine]:
     """Execute runs in this process as long as the block lasts."""
     await anyio.to_thread.run_sync(_import_engine)
     from .engine import Engine, Limits
+    from .ticking import Ticking
 
     settings = runtime.settings
     engine = Engine(
@@ -169,7 +170,8 @@ async def engine_of(runtime: Runtime) -> AsyncGenerator[Engine]:
     try:
         async with engine:
             runtime.engine, runtime.awaits_engine = engine, False
-            yield engine
+            async with Ticking(runtime=runtime):
+                yield engine
     finally:
         _renew_threads()
 
@@ -193,9 +195,9 @@ async def engine_behind(runtime: Runtime) -> AsyncGenerator[asyncio.Task[None]]:
 
 
 def _import_engine() -> None:
-    from . import assemble, engine
+    from . import assemble, engine, ticking
 
-    _ = assemble, engine
+    _ = assemble, engine, ticking
 
 
 def _renew_threads() -> None:

@@ -39,7 +39,9 @@ async def loop_cards(
           (select count(*) from public.loop_runs x where x.loop_id = l.id) as runs,
           array(select x.best_score from (
             select b.best_score, b.created_at from public.loop_runs b
-            where b.loop_id = l.id order by b.created_at desc limit 16) x order by x.created_at) as scores
+            where b.loop_id = l.id order by b.created_at desc limit 16) x order by x.created_at) as scores,
+          (select min(s.next_due_at) from public.schedules s where s.loop_id = l.id and s.status = 'active')
+            as next_due_at
         from public.loops l
         left join public.agents a on a.id = l.agent_id
         left join lateral (

@@ -24,10 +24,12 @@ from loopwright.dashboard import (
     render,
     run,
     runs,
+    schedules,
     session,
     sign_in,
     tools,
     usage,
+    webhooks,
     workspace,
 )
 from loopwright.dashboard.install import PARTS
@@ -54,11 +56,15 @@ CONTEXTS = {
     "run.html": run.RunContext,
     "run_live.html": run.RunContext,
     "runs.html": runs.RunsContext,
+    "schedule.html": schedules.ScheduleContext,
+    "schedules.html": schedules.SchedulesContext,
     "settings.html": workspace.SettingsContext,
     "sign_in.html": session.SignInContext,
     "tool.html": tools.ToolContext,
     "tools.html": tools.ToolsContext,
     "usage.html": usage.UsageContext,
+    "webhook.html": webhooks.WebhookContext,
+    "webhooks.html": webhooks.WebhooksContext,
 }
 
 
@@ -295,3 +301,44 @@ def test_vendored_files_are_what_they_are_said_to_be() -> None:
     ):
         for name, digest in re.findall(r"^\| (\S+) \|.*\| ([0-9a-f]{64}) \|$", note.read_text(), re.M):
             assert hashlib.sha256((folder / name).read_bytes()).hexdigest() == digest, name
+
+
+async def test_a_schedule_is_made_paused_resumed_and_deleted_with_forms(api: Api) -> None:
+    loop = await api.make_loop(name="Sea")
+    typed = {"name": "Mornings", "target": f"loop:{loop['id']}", "cron": "30 9 * * 1-5", "zone": "Europe/London"}
+    rest = {"backfill": "one", "overlap": "skip", "jitter_seconds": "", "goal": "", "budget_usd": "", "once": "k1"}
+    refused = await post(api, "/schedules", **{**typed, **rest, "cron": "often", "once": "k0"})
+    assert refused.status_code == 422
+    assert "is no cron expression" in refused.text
+    made = await post(api, "/schedules", **{**typed, **rest})
+    assert made.status_code == 303, made.text
+    address = made.headers["location"].partition("?")[0]
+    shown = (await get(api, address)).text
+    assert shown.count("<li><time") == 5
+    assert "next <time" in (await get(api, "/")).text
+    for step, word in (("pause", "paused"), ("resume", "active")):
+        assert (await post(api, f"{address}/{step}")).status_code == 303
+        assert f"It is {word}." in (await get(api, address)).text
+    assert (await get(api, address, OTHER)).status_code == 404
+    assert (await post(api, address, **{**typed, **rest, "zone": "Asia/Tokyo"}, version="3")).status_code == 303
+    assert "clock of Asia/Tokyo" in (await get(api, address)).text
+    assert (await post(api, f"{address}/delete", version="4")).status_code == 303
+    assert "Nothing starts by the clock yet" in (await get(api, "/schedules")).text
+
+
+async def test_a_webhook_is_made_with_a_form_and_its_secret_is_shown_once(api: Api) -> None:
+    loop = await api.make_loop(name="Sea")
+    typed = {"name": "Tickets", "target": f"loop:{loop['id']}", "goal": "", "budget_usd": "", "active": "yes"}
+    made = await post(api, "/webhooks", **typed, once="k1")
+    assert made.status_code == 200, made.text
+    assert "whsec_" in made.text
+    [hook] = (await api.get("/api/webhooks"))["items"]
+    assert (hook["name"], hook["allow_tools"]) == ("Tickets", False)
+    address = f"/webhooks/{hook['id']}"
+    assert "whsec_" not in (await get(api, address)).text
+    assert "whsec_" in (await post(api, f"{address}/secret")).text
+    assert (await get(api, address, OTHER)).status_code == 404
+    assert (await post(api, address, **{**typed, "target": "nothing"}, version="2")).status_code == 422
+    assert (await post(api, address, **{**typed, "allow_tools": "yes"}, version="2")).status_code == 303
+    assert (await post(api, f"{address}/delete", version="3")).status_code == 303
+    assert "Nobody sends messages here yet" in (await get(api, "/webhooks")).text

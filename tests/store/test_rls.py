@@ -21,6 +21,7 @@ TABLES = (
     "workspace_settings",
     "api_keys",
     "sign_ins",
+    "schedules", "schedule_firings", "webhooks", "webhook_messages",
 )  # fmt: skip
 
 CALLERS = ("owner", "member", "admin", "stranger", "anon", "service", "nobody")
@@ -50,9 +51,13 @@ SEEN: dict[str, tuple[int | str, ...]] = {
     "workspace_settings": (1,    1,      1,      0,      DENIED, 1,      DENIED),
     "api_keys":         (1,      0,      0,      0,      DENIED, 1,      DENIED),
     "sign_ins":         (DENIED, DENIED, DENIED, DENIED, DENIED, 1,      DENIED),
+    "schedules":        (2,      0,      2,      0,      DENIED, 2,      DENIED),
+    "schedule_firings": (2,      0,      2,      0,      DENIED, 2,      DENIED),
+    "webhooks":         (2,      0,      2,      0,      DENIED, 2,      DENIED),
+    "webhook_messages": (2,      0,      2,      0,      DENIED, 2,      DENIED),
 }  # fmt: skip
 
-WRITABLE = {"secrets", "tools", "agents", "loops", "idempotency_keys"}
+WRITABLE = {"secrets", "tools", "agents", "loops", "idempotency_keys", "schedules", "webhooks"}
 """Tables that callers write by themselves; all others only through functions, or not at all."""
 
 
@@ -93,6 +98,12 @@ _ROWS = (
     "values (%(run)s, %(run)s, %(owner)s, '2026-11-01', 'agent', 'm', 1, 1, 0, 1)",
     "insert into usage_records (context, owner_id, run_id, role, model, basis, cost_usd) "
     "values ('loop', %(owner)s, %(run)s, 'agent', 'm', 'usage', 0)",
+    "insert into schedules (id, owner_id, name, loop_id, cron, zone) "
+    "values (%(id)s, %(owner)s, 's', %(id)s, '@daily', 'UTC')",
+    "insert into schedule_firings (schedule_id, due_at, start_at) values (%(id)s, '2026-11-30', '2026-11-30')",
+    "insert into webhooks (id, owner_id, name, loop_id, nonce, sealed, key_id) "
+    "values (%(id)s, %(owner)s, 'w', %(id)s, '123456789012', 'x', 'k')",
+    "insert into webhook_messages (webhook_id, message_id) values (%(id)s, 'm')",
 )
 _ONCE = (
     "insert into secrets (owner_id, name, nonce, sealed, key_id) values (%(owner)s, 'S', '123456789012', 'x', 'k')",
@@ -126,7 +137,7 @@ async def acting(database: Database, caller: str) -> AsyncGenerator[Connection]:
 
 
 async def _count(c: Connection, table: str) -> int | str:
-    column = "id" if table in ("secrets", "profiles", "api_keys") else "*"
+    column = "id" if table in ("secrets", "webhooks", "profiles", "api_keys") else "*"
     query = sql.SQL("select count({}) from public.{}").format(sql.SQL(cast(Any, column)), sql.Identifier(table))
     if table == "tools":
         query += sql.SQL(" where true")
@@ -173,13 +184,20 @@ async def test_nobody_deletes_or_changes_what_is_somebody_elses(filled: World) -
 
 
 def _any_column(table: str) -> str:
-    return {"secrets": "key_id", "loops": "name", "idempotency_keys": "status"}.get(table, _FIRST.get(table, "id"))
+    return {
+        "secrets": "key_id",
+        "loops": "name",
+        "schedules": "name",
+        "webhooks": "name",
+        "idempotency_keys": "status",
+    }.get(table, _FIRST.get(table, "id"))
 
 
 _FIRST = {
     "loop_iterations": "run_id", "run_events": "run_id", "run_journal": "run_id", "monthly_spend": "owner_id",
     "workers": "executor", "tools": "name", "agents": "name", "usage_records": "model", "activity_log": "action",
     "api_keys": "name",
+    "schedule_firings": "outcome", "webhook_messages": "run_id",
 }  # fmt: skip
 
 
@@ -225,6 +243,33 @@ async def test_a_loop_can_not_be_made_with_somebody_elses_private_agent(filled: 
         await c.execute(insert, ("00000000-0000-4000-8000-000000000002",))
         with pytest.raises(psycopg.errors.InsufficientPrivilege):
             await c.execute(insert, ("00000000-0000-4000-8000-000000000001",))
+
+
+async def test_a_schedule_starts_only_what_its_writer_can_see(filled: World) -> None:
+    insert = "insert into schedules (name, loop_id, cron, zone) values ('x', %s, '@daily', 'UTC')"
+    async with acting(filled.database, "member") as c:
+        await c.execute(insert, ("00000000-0000-4000-8000-000000000002",))
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            await c.execute(insert, ("00000000-0000-4000-8000-000000000001",))
+    async with acting(filled.database, "owner") as c:
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            await c.execute("update schedules set owner_id = %s", (OTHER,))
+    async with acting(filled.database, "stranger") as c:
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            await c.execute("insert into schedules (name, cron, zone, status) values ('x', '@daily', 'UTC', 'paused')")
+
+
+async def test_a_webhook_takes_messages_for_its_owner_alone(filled: World) -> None:
+    key = "00000000-0000-4000-8000-000000000001"
+    insert = "insert into webhook_messages (webhook_id, message_id) values (%s, 'x')"
+    for caller in ("member", "admin", "stranger"):
+        async with acting(filled.database, caller) as c:
+            with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                await c.execute(insert, (key,))
+    async with acting(filled.database, "owner") as c:
+        await c.execute(insert, (key,))
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            await c.execute("select sealed from webhooks")
 
 
 async def test_sealed_values_are_for_the_service_alone(filled: World) -> None:
