@@ -27,7 +27,7 @@ NEW_ENOUGH := import sys, venv; sys.exit(sys.version_info < (3, 11))
 PYTHON ?= $(shell for p in python3 python3.11 python3.12 python3.13 python3.14; do \
 	$$p -c '$(NEW_ENOUGH)' >/dev/null 2>&1 && { command -v $$p; break; }; done)
 
-.PHONY: help demo test kills lint format types layers current check lock generated images screenshots setup clean
+.PHONY: help demo test kills lint format types layers current supabase check lock generated images screenshots setup clean
 
 help:
 	@sed -n '/^#/!q; s/^# \{0,1\}//p' $(firstword $(MAKEFILE_LIST))
@@ -56,6 +56,9 @@ types: setup
 
 layers: setup
 	@$(BIN)/lint-imports --no-cache | tail -n 4
+
+supabase: setup
+	@$(BIN)/python .ci/supabase.py
 
 check: setup
 	@.ci/run

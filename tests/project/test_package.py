@@ -109,3 +109,7 @@ def test_no_file_of_the_project_asks_for_a_newer_python_than_the_oldest_that_mus
     assert project["project"]["requires-python"] == ">=3.11"
     assert project["tool"]["ruff"]["target-version"] == "py311"
     assert project["tool"]["pyright"]["pythonVersion"] == "3.11"
+
+
+def test_the_supabase_command_finds_the_same_migrations():
+    assert (ROOT / "supabase/migrations").resolve() == ROOT / "loopwright/migrations"
