@@ -15,6 +15,7 @@ from ..core.ports import TurnContext
 from ..core.state import RunState
 from ..core.stop import StopReason, seconds_of
 from ..core.wallet import Wallet
+from ..tracing import span
 from .history import show
 from .plan import Halt, Plan, Ports
 
@@ -57,9 +58,15 @@ class Attempt:
                 self.state = self.state.interrupt(self.halt.reason)
                 break
             draft = Draft(self.state.iterations + 1, clock.now())
-            await self._within_limits(self._iterate(draft), draft)
+            await self._within_limits(self._traced(draft), draft)
             await self._record(draft)
         return self.state
+
+    async def _traced(self, draft: Draft) -> None:
+        with span("iteration", attempt=self.state.attempt, number=draft.number) as current:
+            await self._iterate(draft)
+            if draft.feedback:
+                current.set_attribute("loopwright.score", draft.feedback.score)
 
     async def _iterate(self, draft: Draft) -> None:
         """One iteration: the agent's turn, then its feedback. What goes wrong ends up in the draft."""

@@ -13,6 +13,7 @@ from ..core.models import Iteration
 from ..core.result import RunResult, holdout_report, stop_sentence
 from ..core.state import Past, RunState
 from ..core.stop import StopReason, Target, first_reason
+from ..tracing import span
 from .loop import Attempt, first_state
 from .plan import Halt, Plan, Ports
 
@@ -31,13 +32,21 @@ async def run_loop(plan: Plan, ports: Ports, halt: Halt, past: Past | None = Non
 
     Cancelling the caller's task stops the run cleanly before the cancellation is raised.
     """
-    driving = asyncio.ensure_future(_drive(plan, ports, halt, past))
+    driving = asyncio.ensure_future(_traced(plan, ports, halt, past))
     try:
         return await asyncio.shield(driving)
     except asyncio.CancelledError:
         halt("cancelled")
         await driving
         raise
+
+
+async def _traced(plan: Plan, ports: Ports, halt: Halt, past: Past | None) -> RunResult:
+    with span("run", run=plan.run_id, loop=plan.name) as current:
+        result = await _drive(plan, ports, halt, past)
+        ended = {"loopwright.stop_reason": result.stop_reason, "loopwright.iterations": len(result.iterations)}
+        current.set_attributes({**ended, "loopwright.cost_usd": str(result.cost.total)})
+        return result
 
 
 async def _drive(plan: Plan, ports: Ports, halt: Halt, past: Past | None) -> RunResult:

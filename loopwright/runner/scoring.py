@@ -15,6 +15,7 @@ from ..core.events import EvaluationRetried
 from ..core.models import EvaluationRequest, Feedback
 from ..core.ports import Evaluator, EvaluatorContext, Operation, Spender
 from ..core.wallet import ZERO, Basis, Charge
+from ..tracing import span
 
 RETRY_DELAYS = (0.25, 1.0)
 """Seconds before the second and the third try of an evaluation that failed in passing."""
@@ -50,7 +51,10 @@ class Scorer:
             return Feedback.model_validate(found)
         for delay in (*self.retry_delays, None):
             try:
-                return await self._once(evaluator, request, context, operation)
+                with span(
+                    "evaluate", evaluator=type(evaluator).__name__, kind=kind
+                ):  # not its name: that holds the address
+                    return await self._once(evaluator, request, context, operation)
             except EvaluatorFailed as failure:
                 if delay is None or not failure.transient:
                     raise

@@ -7,6 +7,7 @@ from ..core.result import RunResult, stop_sentence
 from ..core.state import RunState
 from ..core.stop import StopReason
 from ..store.run_store import PgRunStore, TakenRun
+from ..tracing import trace_of
 from .clock import SteadyClock
 from .library import Loop
 from .plan import Halt
@@ -23,7 +24,8 @@ async def drive(run: TakenRun, store: PgRunStore, loop: Loop, halt: Halt) -> Run
     past = await store.load_past() if run.event_seq else None
     if run.cancel_requested_at is not None:
         halt("cancelled")
-    return await run_loop(loop.plan(run.goal, run.id), loop.ports(store, SteadyClock()), halt, past)
+    with trace_of(run.id):
+        return await run_loop(loop.plan(run.goal, run.id), loop.ports(store, SteadyClock()), halt, past)
 
 
 async def end(run: TakenRun, store: PgRunStore, reason: StopReason, error: str | None = None) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 import math
+import os
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -21,6 +22,7 @@ from ..core.errors import DatabaseAway, StoreUnavailable
 from ..store import runs, workers
 from ..store.run_store import TakenRun
 from ..store.runs import Submission
+from ..tracing import wanted
 from .executor import FORMAT, Executor
 
 QUEUE = "runs"
@@ -251,6 +253,9 @@ class Engine(Executor):
             "serializer": _Json(),
         }
         DBOS(config=config)
+        # Its spans join ours; its switch would have its logs sent as well.
+        DBOS.tracer.disable_otlp = not wanted(os.environ)
+        DBOS.tracer.otel_attribute_format = "semconv"
         DBOS.launch()
 
 

@@ -27,6 +27,7 @@ from ..store.migrate import migrate
 from ..store.run_store import TakenRun
 from ..store.runs import Submission
 from ..store.workspace import get_settings
+from ..tracing import FLUSH_SECONDS, set_up
 from .checks import refuse_local_code, refuse_private_hosts
 from .hub import Hub
 from .secrets import Vault, open_vault, private_bytes, values_of
@@ -159,7 +160,7 @@ async def engine_of(runtime: Runtime) -> AsyncGenerator[Engine]:
     from .engine import Engine, Limits
     from .ticking import Ticking
 
-    settings = runtime.settings
+    settings, traces = runtime.settings, set_up()
     engine = Engine(
         database=runtime.database,
         load=runtime.load,
@@ -174,6 +175,8 @@ async def engine_of(runtime: Runtime) -> AsyncGenerator[Engine]:
                 yield engine
     finally:
         _renew_threads()
+        if traces:
+            await anyio.to_thread.run_sync(traces.force_flush, int(FLUSH_SECONDS * 1000))
 
 
 @asynccontextmanager

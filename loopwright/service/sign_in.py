@@ -249,9 +249,10 @@ class SignIn:
     async def _client(self, kept: dict[str, str] | None = None) -> AsyncGenerator[AsyncGoTrueClient]:
         """A client of its own for one sign-in; its errors are ours. What it keeps is put into `kept`."""
         import httpx
-        from supabase import AsyncClient, AsyncClientOptions
         from supabase_auth import AsyncMemoryStorage
         from supabase_auth.errors import AuthApiError, AuthError
+
+        from supabase import AsyncClient, AsyncClientOptions
 
         storage = AsyncMemoryStorage()
         if kept is not None:
