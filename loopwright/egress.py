@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+import platform
 import re
 import socket
+import ssl
 from collections.abc import Awaitable, Callable, Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -22,6 +24,7 @@ from typing import cast
 
 import httpcore
 import httpx
+import httpx2
 
 from .core.errors import EgressRefused, InvalidInput, LoopwrightError, Problem
 from .core.spec import ENV_REFERENCE
@@ -158,10 +161,10 @@ class EgressClient:
 
     def pool(self, scheme: str) -> httpcore.AsyncConnectionPool:
         """The connections of a scheme, each to a checked address: for who reads answers as they come."""
-        # One pool for each scheme, since loading the certificates takes longer than many a whole plain HTTP run.
+        # One pool for each scheme, since plain HTTP needs no certificates.
         if scheme not in self._pools:
             self._pools[scheme] = httpcore.AsyncConnectionPool(
-                ssl_context=httpx.create_ssl_context() if scheme == "https" else None,
+                ssl_context=ssl_context() if scheme == "https" else None,
                 max_connections=self.policy.max_connections,
                 keepalive_expiry=KEEPALIVE_SECONDS,
                 network_backend=self._backend,
@@ -181,6 +184,16 @@ class EgressClient:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.aclose()
+
+
+@cache
+def ssl_context() -> ssl.SSLContext:
+    """What all connections of this process are checked against: the system's certificates, those that SSL_CERT_FILE or
+    SSL_CERT_DIR name, or Mozilla's where the system has none. Loading them takes longer than many a whole run, so it is
+    done once."""
+    context = httpx2.create_ssl_context()
+    has_none = platform.system() not in ("Windows", "Darwin") and not context.get_ca_certs()
+    return httpx.create_ssl_context() if has_none else context
 
 
 async def _read(answer: httpcore.Response, limit: int, shown: str) -> Response:

@@ -14,6 +14,7 @@ from pydantic_ai.models import Model
 from ..core.errors import EvaluatorFailed
 from ..core.ports import RunStore, Spender
 from ..core.spec import ModelChoice
+from ..egress import EgressClient
 from .build import structured_agent
 from .charging import NOT_PROCESSED
 from .failures import our_error
@@ -27,9 +28,14 @@ BUSY_OR_SLOW = frozenset({408, 409, 425, 429, 503, 529})
 
 
 class JudgeAgents:
-    """The agents that answer questions, made once for all runs of a loop. Enter `open()` while they are used."""
+    """The agents that answer questions, made once for all runs of a loop. Enter `open()` while they are used.
 
-    def __init__(self) -> None:
+    Args:
+        egress: carries the requests to a `base_url`; without it they go there unchecked.
+    """
+
+    def __init__(self, egress: EgressClient | None = None) -> None:
+        self._egress = egress
         self._models: dict[str, Model] = {}
         self._agents: dict[str, Agent[object, object]] = {}
 
@@ -41,7 +47,7 @@ class JudgeAgents:
         """
         key = _model_key(choice)
         if key not in self._models:
-            self._models[key] = build_model(choice, where=where)
+            self._models[key] = build_model(choice, where=where, egress=self._egress)
         return self._models[key]
 
     def agent(self, choice: ModelChoice, instructions: str, schema: dict[str, JsonValue]) -> Agent[object, object]:

@@ -38,7 +38,7 @@ def build_agent(
 
     Args:
         spec: the agent.
-        egress: carries the requests of its `http` tools.
+        egress: carries the requests of its tools, and those to its model's `base_url`.
         folder: the loop file's folder.
         where: its dotted path in the loop file, for messages.
         nested: whether another agent asks it as a tool; then it finds the wallet of that agent's turn by itself.
@@ -55,7 +55,7 @@ def build_agent(
     model: Model | None = None
     toolsets: list[AbstractToolset[object]] = []
     with problems.collecting():
-        model = build_model(spec, spec.fallback_models, where=where)
+        model = build_model(spec, spec.fallback_models, where=where, egress=egress)
     with problems.collecting():
         toolsets = build_toolsets(spec.tools, egress=egress, folder=folder, build_agent=build_nested, where=where)
     with problems.collecting():

@@ -15,6 +15,7 @@ from pydantic_ai.messages import ModelResponse
 from pydantic_ai.models import StreamedResponse
 from pydantic_ai.usage import RequestUsage
 
+from ..core.errors import EgressRefused
 from ..core.wallet import Charge, Reservation, Tokens
 from .failures import without_keys
 from .journal import response_json
@@ -120,11 +121,17 @@ def surely_unbilled(error: BaseException, system: str) -> bool:
 
 def _never_sent(error: BaseException) -> bool:
     """Whether there was no connection over which the request could have gone."""
+    if _came_from(error, EgressRefused):
+        return True
     if isinstance(error, ModelConnectionError) and error.phase is not None:
         return error.phase in ("pool", "connect") and not error.in_stream
+    return _came_from(error, *_CONNECTING)
+
+
+def _came_from(error: BaseException, *kinds: type[Exception]) -> bool:
     seen: BaseException | None = error if isinstance(error, Exception) else None
     while seen is not None:
-        if isinstance(seen, _CONNECTING):
+        if isinstance(seen, kinds):
             return True
         seen = seen.__cause__
     return False
@@ -146,4 +153,4 @@ def worth_retrying(error: BaseException) -> bool:
         return False
     if isinstance(error, ModelHTTPError):
         return error.status_code in BUSY and not error.in_stream
-    return _never_sent(error)
+    return _never_sent(error) and not _came_from(error, EgressRefused)

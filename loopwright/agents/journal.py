@@ -28,6 +28,7 @@ from pydantic_core import PydanticSerializationError, to_json, to_jsonable_pytho
 from ..core.events import ToolCalled
 from ..core.ports import Operation, RunStore
 from .failures import without_keys
+from .live_text import LiveText
 
 current_operation: ContextVar[Operation | None] = ContextVar("loopwright_current_operation", default=None)
 """The operation that the request being sent belongs to; its result is recorded with its money."""
@@ -111,13 +112,17 @@ class JournaledModel(WrapperModel):
         store: the run's.
         names: of the turn.
         counts: of the turn.
+        text: who gets the text of its answers as it comes, while somebody watches.
     """
 
-    def __init__(self, wrapped: Model, store: RunStore, names: OperationNames, counts: Seen) -> None:
+    def __init__(
+        self, wrapped: Model, store: RunStore, names: OperationNames, counts: Seen, text: LiveText | None = None
+    ) -> None:
         super().__init__(wrapped)
         self._store = store
         self._names = names
         self._counts = counts
+        self._text = text
 
     async def _recorded(self, operation: Operation) -> ModelResponse | None:
         found = await self._store.find(operation.key)
@@ -138,7 +143,11 @@ class JournaledModel(WrapperModel):
         if (response := await self._recorded(operation)) is not None:
             return response
         with _doing(operation):
-            return await self.wrapped.request(messages, model_settings, model_request_parameters)
+            if self._text is None or not self._text.wanted:
+                return await self.wrapped.request(messages, model_settings, model_request_parameters)
+            asked = self.wrapped.request_stream(messages, model_settings, model_request_parameters)
+            async with asked as stream:
+                return await self._text.told(stream)
 
     @asynccontextmanager
     async def request_stream(

@@ -4,23 +4,37 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import cast
 
 from pydantic_ai.exceptions import UserError
 from pydantic_ai.models import Model, infer_model
-from pydantic_ai.providers import Provider, infer_provider_class
+from pydantic_ai.providers import Provider, infer_provider, infer_provider_class
 from pydantic_ai.settings import ModelSettings
 
 from ..core.errors import EgressRefused, InvalidInput, Problem, Problems
 from ..core.spec import ModelChoice
-from ..egress import checked_url, named_values
+from ..egress import EgressClient, checked_url, named_values
+from .clients import model_client, takes_our_client
 from .failures import hide_key
 from .practice import PRACTICE, PracticeModel
 
 
-def build_model(choice: ModelChoice, fallback_models: Sequence[str] = (), *, where: str = "agent") -> Model:
-    """Make the model that a spec names; with fallbacks, one that tries them in order. `where` is its place in the file.
+def build_model(
+    choice: ModelChoice,
+    fallback_models: Sequence[str] = (),
+    *,
+    where: str = "agent",
+    egress: EgressClient | None = None,
+) -> Model:
+    """Make the model that a spec names; with fallbacks, one that tries them in order.
+
+    Args:
+        choice: what the spec says.
+        fallback_models: asked in this order where the one before fails.
+        where: its place in the file.
+        egress: carries the requests to a `base_url`. Without it they go there unchecked: for programs that choose their
+            models themselves.
 
     Raises:
         InvalidInput: no such model, or its API key is missing; says which variable to set.
@@ -29,7 +43,7 @@ def build_model(choice: ModelChoice, fallback_models: Sequence[str] = (), *, whe
     fields = [f"{where}.model", *(f"{where}.fallback_models.{number}" for number in range(len(fallback_models)))]
     for name, field in zip((choice.model, *fallback_models), fields, strict=True):
         with problems.collecting():
-            models.append(_build_one(choice, name, where, field))
+            models.append(_build_one(choice, name, where, field, egress))
     problems.refuse()
     if not fallback_models:
         return models[0]
@@ -43,7 +57,7 @@ def model_settings(choice: ModelChoice) -> ModelSettings:
     return cast(ModelSettings, {**choice.settings, "max_tokens": choice.max_output_tokens})
 
 
-def _build_one(choice: ModelChoice, name: str, where: str, field: str) -> Model:
+def _build_one(choice: ModelChoice, name: str, where: str, field: str, egress: EgressClient | None) -> Model:
     if name == PRACTICE:
         pace, answer = choice.settings.get("practice_pace", 0.25), choice.settings.get("practice_answer")
         return PracticeModel(
@@ -58,12 +72,10 @@ def _build_one(choice: ModelChoice, name: str, where: str, field: str) -> Model:
     options = options or _stored_key(name)
 
     def provider(kind: str) -> Provider[object]:
-        return infer_provider_class(kind)(**options)
+        return _provider(kind, options, egress)
 
     try:
-        return (
-            infer_model(_by_chat(name) if "base_url" in options else name, provider) if options else infer_model(name)
-        )
+        return infer_model(_by_chat(name) if "base_url" in options else name, provider)
     except (UserError, ValueError) as error:
         raise InvalidInput(Problem(field=field, message=_in_our_words(name, str(error)))) from None
     except TypeError as error:
@@ -71,6 +83,19 @@ def _build_one(choice: ModelChoice, name: str, where: str, field: str) -> Model:
         raise InvalidInput(Problem(field=f"{where}.{_setting(options)}", message=message)) from None
     except ImportError as error:
         raise InvalidInput(Problem(field=field, message=f"{name!r} needs a package: {error}")) from None
+
+
+def _provider(kind: str, options: dict[str, str], egress: EgressClient | None) -> Provider[object]:
+    """A provider that sends its requests through a client of ours, where it takes one."""
+    if kind.startswith("gateway/") and not options:
+        return infer_provider(kind)
+    made = cast("Callable[..., Provider[object]]", infer_provider_class(kind))
+    aimed = "base_url" in options
+    if takes_our_client(kind, made):
+        return made(**options, http_client=model_client(kind, egress if aimed else None))
+    if aimed and egress is not None:
+        raise TypeError("its requests can't be checked before they are sent")
+    return made(**options)
 
 
 def _options(choice: ModelChoice, where: str) -> dict[str, str]:

@@ -327,7 +327,7 @@ class PriceBook:
         name = f"{system}:{model}" if system and model != PRACTICE else model
         hour = self.clock().replace(minute=0, second=0, microsecond=0)
         if (snapshot := get_snapshot()) is not self._snapshot:  # genai-prices can update itself
-            self._snapshot, self._lists, self._rates = snapshot, {}, {}
+            self._snapshot, self._lists, self._rates = snapshot, _lists_of(snapshot), {}
         if (known := self._rates.get(written or name)) and known[0] == hour:
             return known[1]
         rate = self._declared(name, system, model, written) or self._from_list(name, system, model, hour)
@@ -380,6 +380,17 @@ class PriceBook:
             others = by_id[provider_id].fallback_model_providers or []
             self._lists[provider_id] = _PriceList([by_id[each] for each in (provider_id, *others) if each in by_id])
         return self._lists[provider_id]
+
+
+_newest: tuple[DataSnapshot, dict[str, _PriceList]] | None = None
+
+
+def _lists_of(snapshot: DataSnapshot) -> dict[str, _PriceList]:
+    """The price lists that were made of a snapshot so far, for all price books: making one takes milliseconds."""
+    global _newest  # noqa: PLW0603 - what it keeps can be made again at any time
+    if _newest is None or _newest[0] is not snapshot:
+        _newest = snapshot, {}
+    return _newest[1]
 
 
 def _split(name: str) -> tuple[str, str, str]:

@@ -1,4 +1,5 @@
-"""Sends the requests of an httpx2 client, such as that of an MCP server, where the egress policy lets them go."""
+"""Sends the requests of an httpx2 client, such as that of an MCP server or a model, where the egress policy lets them
+go."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from typing import Any, cast
 import httpcore
 import httpx2
 
-from ..egress import EgressClient, checked_url
+from ..egress import EgressClient, EgressFailed, checked_url
 
 _ERRORS: tuple[tuple[type[Exception], type[httpx2.TransportError]], ...] = (
     (httpcore.ConnectTimeout, httpx2.ConnectTimeout),
@@ -87,6 +88,8 @@ class _Body(httpx2.AsyncByteStream):
 def _translated() -> Generator[None]:
     try:
         yield
+    except EgressFailed as error:  # the host can't be found
+        raise httpx2.ConnectError(str(error)) from error
     except Exception as error:
         for kind, other in _ERRORS:
             if isinstance(error, kind):

@@ -26,6 +26,7 @@ from ..core.models import Candidate, Message, Prompt, ToolCall, Turn
 from ..core.ports import Spender, TurnContext
 from ..functions import DAEMON_THREADS
 from .failures import our_error
+from .live_text import LiveText
 from .prices import PriceBook
 from .wallet_model import Meter, Metered, metering
 
@@ -72,6 +73,7 @@ class AgentRunner:
             prices=self._prices,
             keep=context.keep,
             max_output_tokens=self._max_output_tokens,
+            text=LiveText.of(context),
         )
         usage = RunUsage()
         try:

@@ -34,6 +34,7 @@ from .bound import UnboundedRequest, innermost, input_bound, refuse_unbounded
 from .charging import failure_charge, response_charge, stream_charge, worth_retrying
 from .exact import exact_input
 from .journal import JournaledModel, OperationNames, Seen, current_operation, failure_json, journaled_tool_call
+from .live_text import LiveText
 from .prices import ModelRate, PriceBook
 from .tiers import asked_for, refuse_unlisted
 
@@ -67,6 +68,9 @@ class Meter:
     names: OperationNames = field(default=None)  # pyright: ignore[reportAssignmentType] - made below
     """Names the operations of the turn, for the run's journal."""
 
+    text: LiveText | None = None
+    """Who gets the agent's text as it comes."""
+
     def __post_init__(self) -> None:
         if self.names is None:  # pyright: ignore[reportUnnecessaryComparison]
             made = OperationNames(self.spender.attempt, self.spender.iteration)
@@ -77,9 +81,13 @@ class Meter:
         """Responses that passed through this meter."""
         return self.counts.answered
 
+    def live_text(self, model: Model) -> LiveText | None:
+        """Who gets the text of a model's answers as they come; `None` for a model that is asked for whole answers."""
+        return self.text if self.text is not None and self.text.can_come_from(model) else None
+
     def for_subagent(self) -> Meter:
-        """The meter for an agent that a tool calls: the same wallet, another role."""
-        return replace(self, spender=replace(self.spender, role="subagent"))
+        """The meter for an agent that a tool calls: the same wallet, another role. Its text is nobody's to watch."""
+        return replace(self, spender=replace(self.spender, role="subagent"), text=None)
 
 
 current_meter: ContextVar[Meter | None] = ContextVar("loopwright_current_meter", default=None)
@@ -127,7 +135,9 @@ class Metered(AbstractCapability[Any]):
         if (meter := self._meter()) is None:
             return None
         metered = meter_model(model, meter)
-        return JournaledModel(metered, meter.store, meter.names, meter.counts) if metered is not None else None
+        if metered is None:
+            return None
+        return JournaledModel(metered, meter.store, meter.names, meter.counts, meter.live_text(model))
 
     async def wrap_tool_execute(
         self,

@@ -65,7 +65,7 @@ async def stored_run(file: LoopFile, journal: Path | None, folder: Path) -> Asyn
         run_id = new_run_id()
         journal = journal or folder / f"{run_id}.jsonl"
         with open_journal(journal) as written:
-            executor = Executor(database=runtime.database, load=runtime.load, on_text=runtime.hub.say, grace_seconds=0)
+            executor = Executor(database=runtime.database, load=runtime.load, viewers=runtime.hub, grace_seconds=0)
             async with executor:
                 await insert_run_of_file(runtime, me, file, run_id)
                 run = StoredRun(runtime, me, executor, run_id=run_id, journal=written)

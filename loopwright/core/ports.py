@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
@@ -10,7 +10,7 @@ from typing import Protocol
 
 from pydantic import JsonValue
 
-from .events import RunEvent
+from .events import RunEvent, TextDelta
 from .models import Cost, EvaluationRequest, Feedback, Prompt, Turn
 from .spec import ModelChoice
 from .wallet import Charge, Reservation, Role, Wallet
@@ -91,6 +91,18 @@ class RunStore(Protocol):
         ...
 
 
+class Viewers(Protocol):
+    """Who watches runs as they go."""
+
+    def watched(self, run_id: str) -> bool:
+        """Whether somebody watches a run now."""
+        ...
+
+    def say(self, delta: TextDelta) -> None:
+        """Show a piece of an agent's text to those who watch its run; it is kept nowhere. Returns at once."""
+        ...
+
+
 @dataclass(frozen=True, kw_only=True)
 class TurnContext:
     """What a turn knows of its run."""
@@ -102,8 +114,8 @@ class TurnContext:
     clock: Clock
     keep: Decimal = Decimal(0)
     """USD that the turn must leave free: enough to score its candidate."""
-    on_text: Callable[[str], None] | None = None
-    """Gets the agent's text as it comes, where somebody watches."""
+    viewers: Viewers | None = None
+    """Who gets the agent's text as it comes."""
 
 
 class AgentPort(Protocol):

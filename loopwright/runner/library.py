@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast, get_args
 from ..core.errors import InvalidInput, Problem, UnknownPrice
 from ..core.events import RunEvent, RunFinished
 from ..core.models import Direction, Feedback
-from ..core.ports import AgentPort, AskModel, Clock, Evaluator, EvaluatorContext, RunStore
+from ..core.ports import AgentPort, AskModel, Clock, Evaluator, EvaluatorContext, RunStore, Viewers
 from ..core.result import RunResult
 from ..core.spec import HistorySpec, Price
 from ..core.stop import Stop, budget_of, check_stop
@@ -121,8 +121,8 @@ class Loop:
             raise InvalidInput(Problem(field="goal", message="is empty; say what the agent should achieve"))
         return Run(self, goal, journal=journal, run_id=run_id or new_run_id())
 
-    def ports(self, store: RunStore, clock: Clock) -> Ports:
-        """The loop's world around a store and a clock."""
+    def ports(self, store: RunStore, clock: Clock, viewers: Viewers | None = None) -> Ports:
+        """The loop's world around a store, a clock and those who watch."""
         scorer = None
         if self._evaluator:
             scorer = Scorer(evaluator=self._evaluator, holdout=self._holdout, retry_delays=self.wiring.retry_delays)
@@ -134,6 +134,7 @@ class Loop:
             clock=clock,
             evaluation=context,
             last_lap_usd=self.wiring.last_lap_usd,
+            viewers=viewers,
             lifespan=self.wiring.lifespan,
         )
 
@@ -197,6 +198,7 @@ class Wiring:
         from pydantic_ai.models import Model
 
         from ..agents.ask import Asker, JudgeAgents
+        from ..agents.clients import shared_connections
         from ..agents.prices import PriceBook
         from ..agents.turn import AgentRunner
         from ..builtins.loop_done import loop_done_toolset
@@ -211,7 +213,7 @@ class Wiring:
 
         @asynccontextmanager
         async def lifespan() -> AsyncGenerator[None]:
-            async with real, judges.open():
+            async with shared_connections(), real, judges.open():
                 yield
 
         return cls(

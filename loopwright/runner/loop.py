@@ -98,6 +98,7 @@ class Attempt:
             store=ports.store,
             clock=ports.clock,
             keep=keep * self.plan.attempts,
+            viewers=ports.viewers,
         )
 
     async def _score(self, draft: Draft, turn: Turn) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 
 from ..core.models import Direction
-from ..core.ports import AgentPort, Clock, EvaluatorContext, RunStore
+from ..core.ports import AgentPort, Clock, EvaluatorContext, RunStore, Viewers
 from ..core.spec import HistorySpec
 from ..core.stop import Stop, StopReason
 from .scoring import Scorer
@@ -32,8 +32,6 @@ class Plan:
     """Whether the agent can end the run by `loop_done`."""
     model: str = ""
     """The agent's model, for people."""
-    watch_text: bool = False
-    """Whether somebody wants the agent's text as it comes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +45,8 @@ class Ports:
     evaluation: EvaluatorContext
     last_lap_usd: Decimal = Decimal(0)
     """What scoring one candidate may cost before any was scored: kept free from the first turn on."""
+    viewers: Viewers | None = None
+    """Who gets the agent's text as it comes."""
     lifespan: Callable[[], AbstractAsyncContextManager[object]] = nullcontext
     """Entered for the length of the run: holds connections and tool servers open."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..core.events import RunFinished
+from ..core.ports import Viewers
 from ..core.result import RunResult, stop_sentence
 from ..core.state import RunState
 from ..core.stop import StopReason
@@ -14,7 +15,7 @@ from .plan import Halt
 from .run import run_loop
 
 
-async def drive(run: TakenRun, store: PgRunStore, loop: Loop, halt: Halt) -> RunResult:
+async def drive(run: TakenRun, store: PgRunStore, loop: Loop, halt: Halt, viewers: Viewers | None = None) -> RunResult:
     """Execute a run that this process has taken.
 
     Raises:
@@ -25,7 +26,7 @@ async def drive(run: TakenRun, store: PgRunStore, loop: Loop, halt: Halt) -> Run
     if run.cancel_requested_at is not None:
         halt("cancelled")
     with trace_of(run.id):
-        return await run_loop(loop.plan(run.goal, run.id), loop.ports(store, SteadyClock()), halt, past)
+        return await run_loop(loop.plan(run.goal, run.id), loop.ports(store, SteadyClock(), viewers), halt, past)
 
 
 async def end(run: TakenRun, store: PgRunStore, reason: StopReason, error: str | None = None) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from ..agents.ask import Asker, JudgeAgents
 from ..agents.build import build_agent
+from ..agents.clients import shared_connections
 from ..agents.prices import PriceBook
 from ..agents.turn import AgentRunner
 from ..builtins.loop_done import loop_done_toolset
@@ -93,7 +94,7 @@ def _assemble(spec: LoopSpec, world: World) -> Loop:
     agents: list[Agent[object, object]] = []
     with problems.collecting():
         build_agent(spec.agent, egress=egress, folder=folder, made=agents)
-    judges = JudgeAgents()
+    judges = JudgeAgents(egress)
     for choice, place in _judges(spec):
         with problems.collecting():
             judges.add_model(choice, place)
@@ -178,6 +179,7 @@ def _wire(
         try:
             async with AsyncExitStack() as stack:
                 stack.enter_context(naming(world.environ))
+                await stack.enter_async_context(shared_connections())
                 for agent in agents:
                     await stack.enter_async_context(agent)
                 await stack.enter_async_context(judges.open())
@@ -287,6 +289,9 @@ def allowed_hosts(spec: LoopSpec, world: World) -> frozenset[str]:
 
 def _named_hosts(spec: LoopSpec) -> Iterator[str]:
     """The hosts that a loop file names: its writer may reach them, public or not."""
+    for choice, _ in _models(spec):
+        if choice.base_url:
+            yield from _host(choice.base_url)
     for _, root in _roots(spec):
         for evaluator, _ in _evaluators(root, ""):
             if isinstance(evaluator, HttpEvaluator):

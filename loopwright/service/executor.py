@@ -16,7 +16,7 @@ import psycopg
 
 from ..cancellation import end_all
 from ..core.errors import DatabaseAway, LoopwrightError, StaleEpoch, StoreUnavailable
-from ..core.events import TextDelta
+from ..core.ports import Viewers
 from ..runner.library import Loop
 from ..runner.plan import Halt
 from ..runner.workflow import drive, end
@@ -60,7 +60,7 @@ class Executor:
         database: where the runs are.
         load: makes the loop of a run from what the run keeps of it.
         executor: this worker's id; a new one each time, so that a dead worker's runs are taken over, not waited for.
-        on_text: gets the text deltas of runs in this process.
+        viewers: get the text of agents in this process as it comes.
         beat_seconds: how often to say that this worker lives.
         grace_seconds: how long requests in flight may take to finish when this process leaves.
     """
@@ -68,7 +68,7 @@ class Executor:
     database: Database
     load: Callable[[TakenRun], Coroutine[Any, Any, Loop]]
     executor: str = field(default_factory=lambda: f"{socket.gethostname()[:40]}-{os.getpid()}-{uuid.uuid4().hex[:8]}")
-    on_text: Callable[[TextDelta], None] | None = None
+    viewers: Viewers | None = None
     beat_seconds: float = BEAT_SECONDS
     grace_seconds: float = 20.0
     takes_queue: ClassVar[bool] = False
@@ -166,11 +166,10 @@ class Executor:
             wallet=run.wallet,
             started_at=run.started_at,
             direction=run.direction,
-            on_text=self.on_text,
         )
         store.leaving = self._leaving
         try:
-            result = await drive(run, store, await self.load(run), work.halt)
+            result = await drive(run, store, await self.load(run), work.halt, self.viewers)
         except (StaleEpoch, DatabaseAway):
             raise
         except Exception as error:  # noqa: BLE001 - a run that nobody goes on with has to end, with a reason

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 import uuid
 from collections import Counter, defaultdict, deque
 from collections.abc import AsyncGenerator
@@ -42,7 +43,13 @@ TEXT_SECONDS = 0.1
 MOST_TEXT_BYTES = 6_000
 """A notification carries less than 8,000 bytes."""
 
-LISTEN = "listen loopwright_events; listen loopwright_text"
+WATCH_SECONDS = 10.0
+"""How often other processes are told which runs are watched here; who is silent for twice as long watches no more."""
+
+MOST_WATCHED = 150
+"""How many runs one notification names."""
+
+LISTEN = "listen loopwright_events; listen loopwright_text; listen loopwright_watch"
 
 TERMINAL = "run_finished"
 
@@ -133,6 +140,10 @@ class Hub:
         default_factory=lambda: defaultdict[tuple[str, int, int], list[str]](list)
     )
     _spoken: asyncio.Event = field(default_factory=asyncio.Event)
+    _watched_elsewhere: dict[str, float] = field(default_factory=dict[str, float])
+    """Until when viewers of other processes watch a run, by the monotonic clock."""
+    _joined: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when the first viewer of a run comes."""
     _me: str = field(default_factory=lambda: uuid.uuid4().hex[:8])
     _closed: bool = False
 
@@ -142,6 +153,7 @@ class Hub:
             asyncio.create_task(self._hear(listening)),
             asyncio.create_task(self._fetch()),
             asyncio.create_task(self._tell_texts()),
+            asyncio.create_task(self._tell_watched()),
         ]
         with suppress(TimeoutError):  # the database is away: viewers catch up when it is back
             async with asyncio.timeout(10):
@@ -231,6 +243,8 @@ class Hub:
     def _join(self, run_id: str) -> Topic:
         topic = self._topics.setdefault(run_id, Topic(run_id))
         topic.viewers += 1
+        if topic.viewers == 1:
+            self._joined.set()
         return topic
 
     def _leave(self, topic: Topic) -> None:
@@ -240,11 +254,19 @@ class Hub:
 
     # --- what happens ---
 
+    def watched(self, run_id: str) -> bool:
+        """Whether somebody watches a run, here or elsewhere."""
+        return run_id in self._topics or self._is_watched_elsewhere(run_id)
+
+    def _is_watched_elsewhere(self, run_id: str) -> bool:
+        return self._watched_elsewhere.get(run_id, 0.0) > time.monotonic()
+
     def say(self, delta: TextDelta) -> None:
         """Send a piece of text to viewers here now, and to those elsewhere soon."""
         self._show_text(delta)
-        self._texts[delta.run_id, delta.attempt, delta.number].append(delta.text)
-        self._spoken.set()
+        if self._is_watched_elsewhere(delta.run_id):
+            self._texts[delta.run_id, delta.attempt, delta.number].append(delta.text)
+            self._spoken.set()
 
     def _show_text(self, delta: TextDelta) -> None:
         if topic := self._topics.get(delta.run_id):
@@ -271,6 +293,11 @@ class Hub:
                 sender, _, text = notification.payload.partition(" ")
                 if sender != self._me:
                     self._show_text(TextDelta.model_validate_json(text))
+            elif notification.channel == "loopwright_watch":
+                sender, *run_ids = notification.payload.split(" ")
+                if sender != self._me:
+                    until = time.monotonic() + 2 * WATCH_SECONDS
+                    self._watched_elsewhere |= dict.fromkeys(run_ids, until)
             elif (run_id := notification.payload.partition(" ")[0]) in self._topics:
                 self._mark(run_id)
 
@@ -306,6 +333,22 @@ class Hub:
                 topic.tell()
             elif many[run_id] == BATCH or (run_id in last and last[run_id].type == TERMINAL):
                 self._mark(run_id)
+
+    async def _tell_watched(self) -> None:
+        """Tell other processes which runs are watched here: their agents' text is worth streaming."""
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(WATCH_SECONDS):
+                    await self._joined.wait()
+            await asyncio.sleep(TEXT_SECONDS)
+            self._joined.clear()
+            now, watched = time.monotonic(), list(self._topics)
+            self._watched_elsewhere = {run: until for run, until in self._watched_elsewhere.items() if until > now}
+            with suppress(DatabaseAway, psycopg.Error):  # they are told again soon
+                for at in range(0, len(watched), MOST_WATCHED):
+                    named = " ".join((self._me, *watched[at : at + MOST_WATCHED]))
+                    async with self.database.service_session() as connection:
+                        await connection.execute("select pg_notify('loopwright_watch', %s)", (named,))
 
     async def _tell_texts(self) -> None:
         """Tell other processes of the text that runs in this one produce."""

@@ -165,7 +165,7 @@ async def engine_of(runtime: Runtime) -> AsyncGenerator[Engine]:
         database=runtime.database,
         load=runtime.load,
         limits=Limits(per_process=settings.runs_per_process, per_user=settings.runs_per_user),
-        on_text=runtime.hub.say,
+        viewers=runtime.hub,
         grace_seconds=settings.grace_seconds,
     )
     try:

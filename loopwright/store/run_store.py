@@ -75,7 +75,6 @@ class PgRunStore:
         epoch: this execution.
         direction: which score is better.
         wallet: as it is now.
-        on_text: gets text deltas, which are sent to viewers and not kept.
         longest_wait: seconds that a reservation waits while nothing settles.
     """
 
@@ -88,7 +87,6 @@ class PgRunStore:
         wallet: Wallet,
         started_at: datetime,
         direction: Direction = "maximize",
-        on_text: Callable[[TextDelta], None] | None = None,
         patience: Sequence[float] = PATIENCE,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         longest_wait: float = LONGEST_WAIT,
@@ -99,7 +97,6 @@ class PgRunStore:
         """Set when the process is about to end: what is in flight is recorded, and nothing new begins."""
         self._database = database
         self._wallet = wallet
-        self._on_text = on_text
         self._patience = patience
         self._sleep = sleep
         self._longest_wait = longest_wait
@@ -226,10 +223,7 @@ class PgRunStore:
         """
         match event:
             case TextDelta():
-                event = event.model_copy(update={"run_id": self.run_id})
-                if self._on_text:
-                    self._on_text(event)
-                return event
+                return event.model_copy(update={"run_id": self.run_id})  # viewers get it, the record does not
             case IterationStarted() | CandidateProduced() if self._is_announced(event):
                 return event  # by an execution that died in this iteration
             case IterationStarted():

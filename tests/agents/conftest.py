@@ -30,7 +30,9 @@ async def endpoint() -> AsyncGenerator[Endpoint]:
 
 @pytest.fixture
 async def make_world(provider: Provider, endpoint: Endpoint, tmp_path: Path) -> AsyncGenerator[MakeWorld]:
-    async with EgressClient(EgressPolicy(allow_hosts=frozenset({endpoint.host}))) as egress:
+    async with EgressClient(
+        EgressPolicy(allow_hosts=frozenset({endpoint.host, f"127.0.0.1:{provider.port}"}))
+    ) as egress:
 
         def make(**options: Any) -> World:
             return World(provider, egress, tmp_path, **options)

@@ -45,12 +45,15 @@ class Provider:
         self.default = Reply()
         self.bodies: list[dict[str, Any]] = []
         """Bodies of the requests so far."""
+        self.connections = 0
         self.counted = 0
         """How often tokens were counted."""
         self.count: int | None = None
         """What a count answers; `None` for a 404."""
         self.arrived = asyncio.Event()
         """Set once a request has come in."""
+        self.may_answer = asyncio.Semaphore(1_000_000)
+        """How many more requests get their answers; the others wait."""
         self.port = 0
         self.http_client = httpx2.AsyncClient(timeout=60)
 
@@ -78,6 +81,7 @@ class Provider:
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Answer the requests of one connection."""
+        self.connections += 1
         try:
             while line := await reader.readline():
                 headers = dict[str, str]()
@@ -102,6 +106,7 @@ class Provider:
         self.bodies.append(body)
         reply = self.script.pop(0) if self.script else self.default
         self.arrived.set()
+        await self.may_answer.acquire()
         if reply.drop:
             return False
         if reply.hang and not body.get("stream"):

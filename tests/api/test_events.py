@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from decimal import Decimal
 from pathlib import Path
 
 import httpx
@@ -16,8 +17,9 @@ from loopwright.core.events import TextDelta
 from loopwright.service import hub
 from loopwright.service.hub import Hub
 from loopwright.store.database import Urls
+from tests.agents.provider import Reply, running_provider
 from tests.api.world import SERVICE_KEY, Api, open_api
-from tests.postgres import OTHER, OWNER
+from tests.postgres import ADMIN, OTHER, OWNER
 
 PACED = {"model": "practice", "settings": {"practice_pace": 0.15}}
 
@@ -61,6 +63,25 @@ async def watch(client: httpx.AsyncClient, run_id: str, *, after: int = 0, most:
             if len(found) == most:
                 break
     return found
+
+
+async def watched_here_and_elsewhere(api: Api) -> None:
+    """Return when viewers of this process and of another one have come."""
+    async with asyncio.timeout(20):
+        while not (api.runtime.hub.viewers and api.runtime.hub._watched_elsewhere):  # pyright: ignore[reportPrivateUsage]
+            await asyncio.sleep(0.02)
+
+
+async def said(client: httpx.AsyncClient, run_id: str, number: int, text: str) -> None:
+    """Return when a viewer was told the whole text of an iteration."""
+    told = ""
+    async with client.stream("GET", f"/api/runs/{run_id}/events") as answer:
+        async for line in answer.aiter_lines():
+            data = json.loads(line.removeprefix("data: ")) if line.startswith("data: ") else {}
+            told += data["text"] if data.get("type") == "text_delta" and data["number"] == number else ""
+            if told.strip() == text:
+                return
+    raise AssertionError(told)
 
 
 async def test_a_run_is_watched_to_its_end_and_not_beyond(api: Api) -> None:
@@ -159,7 +180,7 @@ async def test_text_reaches_viewers_here_and_elsewhere_and_is_not_kept(api: Api,
         listening(other) as there,
     ):
         watching = [asyncio.create_task(client.get(f"/api/runs/{run_id}/events")) for client in (here, there)]
-        await asyncio.sleep(0.5)
+        await watched_here_and_elsewhere(api)
         api.runtime.hub.say(TextDelta(run_id=run_id, attempt=1, number=1, text=text))
         await asyncio.sleep(0.5)
         await api.call("POST", f"/api/runs/{run_id}/cancel")
@@ -190,3 +211,36 @@ async def test_viewers_are_let_go_when_the_process_leaves(api: Api) -> None:
 def test_an_event_is_encoded_as_the_standard_says() -> None:
     assert hub.encode("run_started", '{"a":1}', 7) == b'event: run_started\ndata: {"a":1}\nid: 7\n\n'
     assert isinstance(Hub, type)
+
+
+async def test_the_agents_text_is_streamed_while_somebody_watches(api: Api, urls: Urls, tmp_path: Path) -> None:
+    words = Reply(text="one two three four")
+    async with running_provider() as provider:
+        await api.call(
+            "PATCH", "/api/settings", {"allow_hosts": [f"127.0.0.1:{provider.port}"]}, user=ADMIN, if_match="*"
+        )
+        agent = {"model": "openai:gpt-4o-mini", "base_url": provider.url("/v1"), "max_output_tokens": 100}
+        loop = await api.make_loop(agent=agent, stop={"max_iterations": 1, "budget_usd": "0.10"})
+        provider.default = words
+        alone = await api.finished(await api.start(loop))
+        assert not provider.bodies[-1].get("stream")
+        async with (
+            open_api(urls, tmp_path / "other", engine=False) as other,
+            listening(api) as here,
+            listening(other) as there,
+        ):
+            provider.may_answer = asyncio.Semaphore(0)
+            run_id = await api.start(loop, {"max_iterations": 3})
+            await api.running(run_id)
+            watching = [asyncio.create_task(said(client, run_id, 2, words.text)) for client in (here, there)]
+            await watched_here_and_elsewhere(api)
+            for _ in range(2):  # the first request may have been sent before they came
+                provider.may_answer.release()
+            async with asyncio.timeout(20):
+                await asyncio.gather(*watching)
+            provider.may_answer.release()
+        assert provider.bodies[-1]["stream"] is True
+        run = await api.finished(run_id)
+        # To the last digit what two whole answers cost.
+        assert Decimal(run["spent_usd"]) == 3 * Decimal(alone["spent_usd"]) > 0
+        assert Decimal(run["reserved_usd"]) == 0

@@ -9,6 +9,9 @@ from .outside import MODEL, PRICES
 
 CAP = "0.5"
 
+WATCHED = "Somebody watches."
+"""Stands in the goal of a run whose agent's text is told as it comes."""
+
 
 def _loop(url: str, tag: str, **more: Any) -> dict[str, Any]:
     agent = {"model": MODEL, "base_url": f"{url}/v1", "max_output_tokens": 200, **more.pop("agent", {})}
@@ -83,8 +86,13 @@ def converging(url: str, tag: str) -> dict[str, Any]:
     return _loop(url, tag, say="You may converge.", stop={"max_iterations": 9, "budget_usd": CAP})
 
 
+def watched(url: str, tag: str) -> dict[str, Any]:
+    """Somebody watches: the agent's requests are streamed, some to tools and some to text."""
+    return {**tools(url, tag), "goal": f"{tag} {WATCHED}"}
+
+
 KINDS: dict[str, Callable[[str, str], dict[str, Any]]] = {
-    each.__name__: each for each in (plain, tools, judged, side_by_side, combined, converging)
+    each.__name__: each for each in (plain, tools, judged, side_by_side, combined, converging, watched)
 }
 
 IN_FLIGHT = {"side_by_side": 2}

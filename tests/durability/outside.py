@@ -60,6 +60,10 @@ class Outside:
                 headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in head[1:])}
                 body = json.loads(await reader.readexactly(int(headers.get("content-length", 0))) or b"{}")
                 status, answer = await self._answer(head[0].split()[1], body, headers)
+                if body.get("stream"):
+                    await _stream(writer, answer)
+                    self.on_moment("answered")
+                    return
                 data = json.dumps(answer).encode()
                 lines = f"HTTP/1.1 {status} X\r\ncontent-type: application/json\r\ncontent-length: {len(data)}\r\n\r\n"
                 writer.write(lines.encode() + data)
@@ -135,6 +139,23 @@ def _completion(body: dict[str, Any], said: Said, tokens: tuple[int, int]) -> di
     usage = {"prompt_tokens": tokens[0], "completion_tokens": tokens[1], "total_tokens": sum(tokens)}
     answer = {"id": "x", "object": "chat.completion", "created": 1, "model": body["model"]}
     return answer | {"choices": [choice], "usage": usage}
+
+
+async def _stream(writer: asyncio.StreamWriter, answer: dict[str, Any]) -> None:
+    """An answer in pieces, its usage in the last one; then the connection closes."""
+    writer.write(b"HTTP/1.1 200 X\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n")
+    message = answer["choices"][0]["message"]
+    pieces = [{"content": message["content"][at : at + 5]} for at in range(0, len(message["content"] or ""), 5)]
+    pieces += [{"tool_calls": [{**each, "index": n}]} for n, each in enumerate(message["tool_calls"] or ())]
+    base = {"id": "x", "object": "chat.completion.chunk", "created": 1, "model": answer["model"]}
+    end = {"index": 0, "delta": {}, "finish_reason": answer["choices"][0]["finish_reason"]}
+    chunks: list[dict[str, Any]] = [{"choices": [{"index": 0, "delta": {"role": "assistant", **p}}]} for p in pieces]
+    for chunk in (*chunks, {"choices": [end]}, {"choices": [], "usage": answer["usage"]}):
+        writer.write(f"data: {json.dumps({**base, **chunk})}\n\n".encode())
+        await writer.drain()
+        await asyncio.sleep(0)
+    writer.write(b"data: [DONE]\n\n")
+    await writer.drain()
 
 
 def digest(text: str) -> str:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+from loopwright.core.events import TextDelta
 from loopwright.core.spec import LoopSpec
 from loopwright.runner.library import Loop
 from loopwright.service.assemble import assemble
@@ -26,11 +27,29 @@ from loopwright.store.database import Database, Urls
 from loopwright.store.run_store import TakenRun
 from loopwright.store.runs import Submission
 
-from .loops import KINDS
+from .loops import KINDS, WATCHED
+
+
+class Watching:
+    """Viewers of the runs whose goal says so; what they are told goes nowhere."""
+
+    def __init__(self) -> None:
+        self.runs = set[str]()
+
+    def watched(self, run_id: str) -> bool:
+        return run_id in self.runs
+
+    def say(self, delta: TextDelta) -> None:
+        assert delta.text
+
+
+WATCHING = Watching()
 
 
 async def load(run: TakenRun) -> Loop:
     """Make the loop of a run."""
+    if WATCHED in run.goal:
+        WATCHING.runs.add(run.id)
     return assemble(LoopSpec.model_validate(run.spec), folder=Path.cwd())
 
 
@@ -41,6 +60,7 @@ async def work(order: dict[str, Any]) -> None:
     engine = Engine(
         database=Database(urls=Urls(**order["urls"])),
         load=load,
+        viewers=WATCHING,
         limits=Limits(**order.get("limits", {"poll_seconds": 0.05})),
         **order.get("engine", {"beat_seconds": 0.1, "dead_after_seconds": 0.3}),
     )
