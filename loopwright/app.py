@@ -42,7 +42,7 @@ def create_app(
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncGenerator[None]:
         opened = nullcontext(runtime) if runtime else open_runtime(chosen, engine=engine, urls=urls)
-        async with opened as found:
+        async with opened as found, app.state.metrics.measuring():
             app.state.runtime = found
             gate = app.state.gate = Gate.of(found)
             async with mcp.open(found, gate.caller):

@@ -7,7 +7,6 @@ import os
 import tempfile
 import uuid
 from collections.abc import AsyncGenerator, Generator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
@@ -74,7 +73,6 @@ async def _launch_engine_once(urls: Urls) -> None:
 
     async with Database(urls=urls) as database, Engine(database=database, load=nothing):
         pass
-    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor())  # DBOS took its own along
 
 
 def urls_of(running: EmbeddedServer, name: str) -> Urls:

@@ -81,6 +81,19 @@ class Gate:
             return await self._user(user_id, "ui")
         raise NotSignedIn
 
+    async def check_monitor(self, request: Request) -> None:
+        """Let admins pass, and who has the service key, for whomever it acts.
+
+        Raises:
+            NotSignedIn: nobody.
+            NotAllowed: a member.
+        """
+        scheme, _, token = request.headers.get("authorization", "").partition(" ")
+        if self.service_key and scheme.lower() == "bearer" and same(token.strip(), self.service_key):
+            return
+        if not (await self.caller(request)).is_admin:
+            raise NotAllowed("figures of the whole installation are for admins, and for who has the service key")
+
     async def _by_token(self, token: str, request: Request) -> Caller:
         if self.local_token and same(token, self.local_token):
             return await self._user(LOCAL_OWNER, "api")

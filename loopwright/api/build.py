@@ -9,8 +9,24 @@ from urllib.parse import urlsplit
 
 from fastapi import APIRouter, FastAPI
 
+from ..service.metrics import Metrics
 from ..settings import Settings
-from . import agents, events, health, keys, loops, runs, schedules, secrets, session, tools, usage, webhooks, workspace
+from . import (
+    agents,
+    events,
+    health,
+    keys,
+    loops,
+    metrics,
+    runs,
+    schedules,
+    secrets,
+    session,
+    tools,
+    usage,
+    webhooks,
+    workspace,
+)
 from .docs import document
 from .errors import install
 from .guard import Guard
@@ -30,13 +46,29 @@ def build_api(settings: Settings, lifespan: Callable[[FastAPI], AbstractAsyncCon
         separate_input_output_schemas=False,
     )
     api = APIRouter(prefix="/api")
-    for part in (agents, tools, loops, schedules, webhooks, events, runs, usage, secrets, keys, workspace, health):
+    for part in (
+        agents,
+        tools,
+        loops,
+        schedules,
+        webhooks,
+        events,
+        runs,
+        usage,
+        secrets,
+        keys,
+        workspace,
+        health,
+        metrics,
+    ):
         api.include_router(part.router)
     app.include_router(api)
     app.include_router(webhooks.hooks)
     app.include_router(session.router)
     install(app)
+    app.state.metrics = Metrics()
     app.add_middleware(Guard, hosts=allowed_hosts(settings), max_body_bytes=settings.max_body_bytes)
+    app.add_middleware(metrics.Counted, metrics=app.state.metrics)  # around the guard: its refusals count too
     app.openapi = lambda: document(app)
     return app
 

@@ -89,6 +89,7 @@ class Engine(Executor):
             await self._share_out()
         except BaseException:
             _engine = None
+            _renew_threads()
             raise
         self._tasks = [asyncio.create_task(each) for each in (self._beat(), self._watch(), self._hear())]
         return self
@@ -101,8 +102,7 @@ class Engine(Executor):
             await self._wind_up()
             await end_all(self._tasks)
             await asyncio.to_thread(DBOS.destroy, workflow_completion_timeout_sec=0)
-            # DBOS made its threads those of the event loop, and took them along.
-            asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor())
+            _renew_threads()
             await self._say_that_we_leave()
         finally:
             _engine = None
@@ -257,6 +257,11 @@ class Engine(Executor):
         DBOS.tracer.disable_otlp = not wanted(os.environ)
         DBOS.tracer.otel_attribute_format = "semconv"
         DBOS.launch()
+
+
+def _renew_threads() -> None:
+    """DBOS makes its own threads those of the event loop, and takes them along when it leaves."""
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(thread_name_prefix="loopwright"))
 
 
 class _Json(Serializer):

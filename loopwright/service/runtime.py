@@ -6,7 +6,6 @@ import asyncio
 import base64
 import os
 from collections.abc import AsyncGenerator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -157,6 +156,7 @@ async def open_runtime(settings: Settings, *, engine: bool = True, urls: Urls | 
 async def engine_of(runtime: Runtime) -> AsyncGenerator[Engine]:
     """Execute runs in this process as long as the block lasts."""
     await anyio.to_thread.run_sync(_import_engine)
+    from ..agents.clients import shared_connections
     from .engine import Engine, Limits
     from .ticking import Ticking
 
@@ -169,12 +169,11 @@ async def engine_of(runtime: Runtime) -> AsyncGenerator[Engine]:
         grace_seconds=settings.grace_seconds,
     )
     try:
-        async with engine:
+        async with shared_connections(), engine:  # to the models' providers: they outlast the runs
             runtime.engine, runtime.awaits_engine = engine, False
             async with Ticking(runtime=runtime):
                 yield engine
     finally:
-        _renew_threads()
         if traces:
             await anyio.to_thread.run_sync(traces.force_flush, int(FLUSH_SECONDS * 1000))
 
@@ -201,11 +200,6 @@ def _import_engine() -> None:
     from . import assemble, engine, ticking
 
     _ = assemble, engine, ticking
-
-
-def _renew_threads() -> None:
-    """DBOS makes its own threads those of the event loop, and takes them along when it leaves."""
-    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(thread_name_prefix="loopwright"))
 
 
 async def _database(settings: Settings, stack: AsyncExitStack) -> tuple[Urls, Path | None]:
