@@ -95,12 +95,17 @@ class OperationNames:
 _inside: ContextVar[str] = ContextVar("loopwright_inside_tool_calls", default="")
 
 
+current_call: ContextVar[Operation | None] = ContextVar("loopwright_current_call", default=None)
+"""The tool call that is being made, for builtins that must do their work once however often it is played again."""
+
+
 @contextmanager
-def _within(call_id: str) -> Generator[None]:
-    token = _inside.set(f"{_inside.get()}/in/{call_id}")
+def _within(call_id: str, operation: Operation) -> Generator[None]:
+    token, call = _inside.set(f"{_inside.get()}/in/{call_id}"), current_call.set(operation)
     try:
         yield
     finally:
+        current_call.reset(call)
         _inside.reset(token)
 
 
@@ -226,7 +231,7 @@ async def journaled_tool_call(
         raise ModelRetry(str(found["retry"]))
     if isinstance(found, dict) and "result" in found:
         return found["result"]
-    with _within(call.tool_call_id):
+    with _within(call.tool_call_id, operation):
         try:
             result: object = await handler(args)
         except ModelRetry as retry:

@@ -165,6 +165,43 @@ class Evaluator(Protocol):
         ...
 
 
+@dataclass(frozen=True, kw_only=True)
+class LoopOrder:
+    """What an agent wants to have started."""
+
+    loop: str
+    """Its name or id."""
+    goal: str | None = None
+    budget_usd: Decimal | None = None
+    max_iterations: int | None = None
+
+
+class LoopDesk(Protocol):
+    """Where an agent's builtins have loops started, on behalf of whoever owns the agent's run."""
+
+    async def list_loops(self) -> dict[str, JsonValue]:
+        """The loops that may be started, and what they can cost."""
+        ...
+
+    async def start_loop(
+        self, order: LoopOrder, payer: RunStore, operation: Operation, *, keep: Decimal
+    ) -> dict[str, JsonValue]:
+        """Start a run on the payer's wallet; for the same operation only once.
+
+        Raises:
+            Refused, InvalidInput: it may not be started, and why.
+        """
+        ...
+
+    async def check_loop(self, run_id: str, payer: RunStore, *, wait_seconds: float) -> dict[str, JsonValue]:
+        """How a run stands that the payer has started, now or when it is over.
+
+        Raises:
+            NotFound: the payer has started no such run.
+        """
+        ...
+
+
 class AskModel(Protocol):
     """Asks a model one question for an answer in a JSON schema, metered by the run's wallet."""
 

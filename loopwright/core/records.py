@@ -64,7 +64,7 @@ class Tool(Versioned):
 
     kind: Literal["http", "mcp", "builtin"]
     is_builtin: bool
-    """Whether it comes with Loopwright; those can't be edited."""
+    """Whether it comes with Loopwright; of those nothing changes but `active`, which is an admin's to set."""
     active: bool
     """Whether new runs get it."""
 

@@ -11,8 +11,8 @@ from pydantic import BaseModel, ConfigDict
 from .errors import BudgetExceeded
 from .money import Usd
 
-Role = Literal["agent", "subagent", "judge", "evaluator", "guardrail", "compaction"]
-"""Who spent the money: the breakdown of a run's cost."""
+Role = Literal["agent", "subagent", "judge", "evaluator", "guardrail", "compaction", "run"]
+"""Who spent the money: the breakdown of a run's cost. `run` is a run that the agent started by `start_loop`."""
 
 LEAF_ROLES: frozenset[Role] = frozenset({"agent", "subagent", "judge", "guardrail", "compaction"})
 """Roles whose reservations are worth waiting for: as a rule they settle without waiting for another one. An evaluator's

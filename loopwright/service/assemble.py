@@ -14,7 +14,7 @@ from ..agents.build import build_agent
 from ..agents.clients import shared_connections
 from ..agents.prices import PriceBook
 from ..agents.turn import AgentRunner
-from ..builtins.loop_done import loop_done_toolset
+from ..builtins.registry import ALONE, Builtins
 from ..core.errors import EgressRefused, Problem, Problems, UnknownPrice
 from ..core.ports import AskModel, Evaluator, RunStore
 from ..core.spec import (
@@ -67,13 +67,14 @@ class WorstCase:
         return self.agent + self.evaluator
 
 
-def assemble(spec: LoopSpec, *, folder: Path, world: World | None = None) -> Loop:
+def assemble(spec: LoopSpec, *, folder: Path, world: World | None = None, builtins: Builtins = ALONE) -> Loop:
     """Make the loop that a loop file describes.
 
     Args:
         spec: the loop file.
         folder: where it lies: commands run there, and Python functions are found there.
         world: what the loop may reach; by default all that its writer could.
+        builtins: what the agent gets of ours; by default what needs nobody else.
 
     Raises:
         InvalidInput: all that can't work: prices nobody knows, missing keys, functions that can't be imported.
@@ -81,10 +82,10 @@ def assemble(spec: LoopSpec, *, folder: Path, world: World | None = None) -> Loo
     """
     world = world or World(folder=folder)
     with naming(world.environ):
-        return _assemble(spec, world)
+        return _assemble(spec, world, builtins)
 
 
-def _assemble(spec: LoopSpec, world: World) -> Loop:
+def _assemble(spec: LoopSpec, world: World, builtins: Builtins) -> Loop:
     problems, folder = Problems(), world.folder
     prices = _price_book(spec, world)
     egress = EgressClient()
@@ -104,7 +105,7 @@ def _assemble(spec: LoopSpec, world: World) -> Loop:
             built[place] = build_evaluator(root, egress=egress, folder=folder, where=place)
     problems.refuse()
     return Loop(
-        agent=_wire(spec, agents, judges, prices, egress=egress, world=world),
+        agent=_wire(spec, agents, judges, prices, egress=egress, world=world, builtins=builtins),
         evaluate=built.get("evaluator"),
         holdout=built.get("holdout"),
         stop=spec.stop_condition,
@@ -169,6 +170,7 @@ def _wire(
     *,
     egress: EgressClient,
     world: World,
+    builtins: Builtins,
 ) -> Wiring:
     running = 0
 
@@ -197,14 +199,14 @@ def _wire(
         prices=prices,
         max_output_tokens=spec.agent.max_output_tokens,
         max_requests=spec.agent.max_requests,
-        toolsets=[loop_done_toolset()] if spec.agent.loop_done else [],
+        toolsets=builtins.toolsets(loop_done=spec.agent.loop_done),
     )
     worst = worst_case(spec, world)
     return Wiring(
         runner,
         model=spec.agent.model,
         has_schema=spec.agent.output_schema is not None,
-        may_end=spec.agent.loop_done,
+        may_end=spec.agent.loop_done and "loop_done" in builtins.granted,
         free_of_charge=worst.total == 0,
         ask=ask,
         last_lap_usd=worst.evaluator,

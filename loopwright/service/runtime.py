@@ -94,15 +94,19 @@ class Runtime:
             InvalidInput: it can't work here and now, and why.
         """
 
+        from ..builtins.registry import Builtins
         from .assemble import assemble
+        from .desk import RunDesk
 
         async with self.database.service_session() as connection:
             folder = await run_queries.run_folder(connection, run.id)
+            granted = await run_queries.builtins_of(connection, run.id)
         world = await self.world(str(run.owner_id), folder)
         spec = LoopSpec.model_validate(run.spec)
         refuse_local_code(run.spec, world)
         await refuse_private_hosts(spec, world)
-        return assemble(spec, folder=world.folder, world=world)
+        desk = RunDesk(self, Caller(user_id=str(run.owner_id), role="member", door=run.door))
+        return assemble(spec, folder=world.folder, world=world, builtins=Builtins(granted, desk))
 
     def owner(self) -> Caller:
         """The owner of a local installation, as whom the command line acts.

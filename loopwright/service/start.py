@@ -170,7 +170,16 @@ async def prepare_loop(
         refuse_above_caps(stored, wanted)
     spec = wanted_spec(stored, wanted)
     world = await runtime.world(caller.user_id, folder if str(loop.owner_id) == caller.user_id else None)
-    return await _new_run(caller, spec, world, name=loop.name, loop_id=loop.id, agent_id=loop.agent_id, folder=folder)
+    return await _new_run(
+        caller,
+        spec,
+        world,
+        name=loop.name,
+        loop_id=loop.id,
+        agent_id=loop.agent_id,
+        folder=folder,
+        with_builtins=with_tools,
+    )
 
 
 async def prepare_agent(
@@ -201,7 +210,9 @@ async def prepare_agent(
     }
     spec = wanted_spec(LoopSpec.model_validate(data), replace(wanted, max_iterations=1))
     world = await runtime.world(caller.user_id, None)
-    return await _new_run(caller, spec, world, name=agent.name, loop_id=None, agent_id=agent.id, folder=None)
+    return await _new_run(
+        caller, spec, world, name=agent.name, loop_id=None, agent_id=agent.id, folder=None, with_builtins=with_tools
+    )
 
 
 async def _new_run(
@@ -213,6 +224,7 @@ async def _new_run(
     loop_id: UUID | None,
     agent_id: UUID,
     folder: str | None,
+    with_builtins: bool,
 ) -> NewRun:
     written = spec.model_dump(mode="json", exclude_unset=True)
     await check_loop(written, world)
@@ -226,6 +238,7 @@ async def _new_run(
         goal=spec.goal,
         cap_usd=budget_of(spec.stop_condition),
         folder=folder,
+        with_builtins=with_builtins,
     )
 
 

@@ -7,13 +7,13 @@ from typing import Any
 from uuid import UUID
 
 from ..core.caller import Caller
-from ..core.errors import InvalidInput, NotFound, Problem
+from ..core.errors import InvalidInput, NotAllowed, NotFound, Problem, VersionStale
 from ..core.records import Page, Tool, Visibility
 from ..store import activity
 from ..store import tools as store
 from ..store.database import Connection
 from ..store.paging import page, read_cursor
-from .changes import editable, refuse_in_use, written
+from .changes import ANY_VERSION, editable, refuse_in_use, written
 from .checks import check_tool
 from .once import Once, do_once, replayed
 from .runtime import Runtime
@@ -86,7 +86,10 @@ async def change_tool(runtime: Runtime, caller: Caller, tool_id: UUID, version: 
         VersionStale: it was changed meanwhile.
         InvalidInput: everything that is wrong with the change.
     """
-    tool = editable(await get_tool(runtime, caller, tool_id), caller, version)
+    found = await get_tool(runtime, caller, tool_id)
+    if found.is_builtin and wanted.active is not None and wanted.spec is None and wanted.visibility is None:
+        return await _switch(runtime, caller, found, version, active=wanted.active)
+    tool = editable(found, caller, version)
     spec = tool.spec if wanted.spec is None else await _checked(runtime, caller, wanted.spec)
     async with runtime.database.as_user(caller.user_id) as connection:
         changed = await store.update_tool(
@@ -99,6 +102,18 @@ async def change_tool(runtime: Runtime, caller: Caller, tool_id: UUID, version: 
         )
         await activity.note(connection, caller.door, "tool_changed", f"tool:{tool_id}")
         return written(changed)
+
+
+async def _switch(runtime: Runtime, caller: Caller, tool: Tool, version: int, *, active: bool) -> Tool:
+    """Switch a builtin on or off for everybody's agents. For admins."""
+    if not caller.is_admin:
+        raise NotAllowed("only an admin switches what comes with Loopwright on or off")
+    if version not in (ANY_VERSION, tool.version):
+        raise VersionStale
+    async with runtime.database.as_user(caller.user_id) as connection:
+        await store.switch_builtin(connection, tool.id, active)
+        await activity.note(connection, caller.door, "builtin_switched", f"tool:{tool.id}", name=tool.name, on=active)
+        return written(await store.get_tool(connection, tool.id))
 
 
 async def delete_tool(runtime: Runtime, caller: Caller, tool_id: UUID, version: int) -> None:

@@ -127,6 +127,18 @@ async def list_iterations(connection: Connection, run_id: str, after: int, limit
     return await cursor.fetchall()
 
 
+async def paid_by(connection: Connection, run_id: str) -> str | None:
+    """The run on whose wallet a run is. For the service itself."""
+    row = await (await connection.execute("select paid_by from public.loop_runs where id = %s", (run_id,))).fetchone()
+    return str(row[0]) if row and row[0] is not None else None
+
+
+async def builtins_of(connection: Connection, run_id: str) -> frozenset[str]:
+    """The builtins that a run's agent has. For the service itself."""
+    row = await (await connection.execute("select builtins from public.loop_runs where id = %s", (run_id,))).fetchone()
+    return frozenset(row[0]) if row else frozenset()
+
+
 @dataclass(frozen=True)
 class Head:
     """Where a run's events stand."""
@@ -221,6 +233,8 @@ class NewRun:
     folder: str | None = None
     parent_run_id: str | None = None
     forked_from_iteration: int | None = None
+    with_builtins: bool = True
+    """Whether its agent gets the builtins that it is granted, or `loop_done` alone."""
 
 
 async def insert_run(connection: Connection, run: NewRun) -> None:
@@ -232,6 +246,8 @@ async def insert_run(connection: Connection, run: NewRun) -> None:
             run.folder, run.parent_run_id, run.forked_from_iteration,
         ),
     )  # fmt: skip
+    if not run.with_builtins:
+        await connection.execute("select private.take_builtins(%s)", (run.id,))
 
 
 async def request_cancel(connection: Connection, run_id: str) -> RunStatus:

@@ -13,15 +13,17 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from decimal import Decimal
 from itertools import count
-from typing import LiteralString, TypeVar
+from typing import Literal, LiteralString, TypeVar
 from uuid import UUID
 
 import psycopg
 from psycopg.rows import TupleRow, class_row
+from psycopg.types.json import Jsonb
 from pydantic import JsonValue
 from pydantic_core import PydanticSerializationError, to_json
 
 from ..cancellation import whatever_happens
+from ..core.caller import Door
 from ..core.errors import BudgetExceeded, DatabaseAway, StaleEpoch, StoreUnavailable
 from ..core.events import (
     EVENT,
@@ -42,6 +44,7 @@ from ..core.state import Past, RunState
 from ..core.text import clean_json
 from ..core.wallet import LONGEST_WAIT, ZERO, Charge, Reservation, Role, Tokens, Wallet
 from .database import Database
+from .run_queries import NewRun
 from .tally import Tallies
 
 T = TypeVar("T")
@@ -109,6 +112,8 @@ class PgRunStore:
         self._held_back: list[RunEvent] = []
         """Events that travel with the next call, since nothing can happen between the two."""
         self._abandoned = False
+        self._children: dict[str, bool] = {}
+        """Runs on this wallet, and whether each is over and counted."""
         self._best = RunState(started_at=started_at, direction=direction)
 
     # --- The port ---
@@ -203,6 +208,41 @@ class PgRunStore:
         for charge in charges:
             self._wallet = self._wallet.settle(charge.reservation.amount, charge.amount)
             self._tallies.add(charge)
+
+    async def start_child(
+        self, child: NewRun, operation: Operation, *, keep: Decimal, max_depth: int, max_starts: int
+    ) -> ChildStart:
+        """Start a run on this run's wallet, once for each operation; see `private.start_child`.
+
+        Raises:
+            StaleEpoch, StoreUnavailable: as all calls.
+        """
+        start = self._call(
+            "select outcome, run, free from private.start_child("
+            "%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)",
+            operation.key, child.id, child.loop_id, child.loop_name, child.agent_id, Jsonb(child.spec), child.goal,
+            child.cap_usd, keep, child.folder, max_depth, max_starts, operation.attempt, operation.iteration,
+        )  # fmt: skip
+        outcome, run_id, free = await whatever_happens(start)
+        await self.look_at_children()
+        return ChildStart(outcome=outcome, run_id=run_id, free=free)
+
+    async def look_at_children(self, *, first: bool = False) -> None:
+        """Follow what runs on this wallet hold and came to: they change it from outside. At the `first` look the wallet
+        has it all already."""
+        async with self._database.service_session() as c:
+            rows = await c.cursor(row_factory=class_row(_Child)).execute(_CHILDREN, (self.run_id,))
+            found = await rows.fetchall()
+        for row in found:
+            if row.id not in self._children:
+                self._children[row.id] = False
+                if not first:
+                    self._wallet = replace(self._wallet, reserved=self._wallet.reserved + row.reserved_usd)
+            if row.amount_usd is not None and not self._children[row.id]:
+                self._children[row.id] = True
+                self._tallies.add_sum(row.attempt, row.iteration, "run", row.amount_usd, Tokens(), requests=0)
+                if not first:
+                    self._wallet = self._wallet.settle(row.reserved_usd, row.amount_usd)
 
     async def cost(self, attempt: int | None = None, iteration: int | None = None) -> Cost:
         """What was spent so far, by the run or by one iteration."""
@@ -331,11 +371,13 @@ class PgRunStore:
                 self._tallies.add_sum(
                     sums.attempt, sums.iteration, sums.role, sums.amount, sums.tokens(), requests=sums.requests
                 )
+            self._children.clear()
             self._dearest = {row.role: row.most for row in await dearest.fetchall()}
             self._recorded = {row.operation: row.result for row in await recorded.fetchall()}
             self._announced = {(row.type, row.attempt, row.number) for row in await announced.fetchall()}
         if known is None:
             raise StaleEpoch(f"run {self.run_id} is gone")
+        await self.look_at_children(first=True)
         iterations = tuple(Iteration.model_validate(row.data) for row in rows)
         for iteration in iterations:
             self._remember(iteration)
@@ -345,6 +387,30 @@ class PgRunStore:
             elapsed=tuple(row.elapsed_seconds for row in rows),
             resume_after=known.resume_after,
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChildStart:
+    """What came of asking for a run on another one's wallet."""
+
+    outcome: Literal["ok", "off", "deep", "many", "refused"]
+    run_id: str | None
+    free: Decimal | None
+    """USD that it might have taken; `None` for no limit."""
+
+
+@dataclass(frozen=True)
+class _Child:
+    id: str
+    attempt: int
+    iteration: int
+    reserved_usd: Decimal
+    amount_usd: Decimal | None
+
+
+_CHILDREN: LiteralString = """
+select id, attempt, iteration, reserved_usd, amount_usd from public.wallet_entries where run_id = %s and role = 'run'
+"""
 
 
 @dataclass(frozen=True)
@@ -433,7 +499,7 @@ class TakenRun:
     id: str
     epoch: int
     owner_id: UUID
-    door: str
+    door: Door
     goal: str
     spec: dict[str, JsonValue]
     """The loop file as it was when the run started."""

@@ -81,6 +81,15 @@ async def update_tool(
     return await cursor.fetchone()
 
 
+async def switch_builtin(connection: Connection, tool_id: UUID, active: bool) -> None:
+    """Switch a builtin on or off for everybody.
+
+    Raises:
+        psycopg.errors.InsufficientPrivilege: the caller is no admin.
+    """
+    await connection.execute("select private.switch_builtin(%s, %s)", (tool_id, active))
+
+
 async def delete_tool(connection: Connection, tool: Tool) -> bool:
     """Delete a tool; false if it isn't the caller's to delete, or has another version by now."""
     cursor = await connection.execute(

@@ -35,7 +35,7 @@ SEEN: dict[str, tuple[int | str, ...]] = {
     #                    owner   member  admin   stranger anon    service nobody
     "profiles":         (3,      3,      3,      0,      DENIED, 3,      DENIED),
     "secrets":          (1,      0,      0,      0,      DENIED, 1,      DENIED),
-    "tools":            (3,      2,      3,      0,      DENIED, 3,      DENIED),
+    "tools":            (6,      5,      6,      0,      DENIED, 6,      DENIED),
     "agents":           (2,      1,      2,      0,      DENIED, 2,      DENIED),
     "loops":            (2,      1,      2,      0,      DENIED, 2,      DENIED),
     "loop_runs":        (2,      1,      2,      0,      DENIED, 2,      DENIED),
@@ -332,6 +332,9 @@ async def test_what_the_engine_calls_is_not_for_callers(filled: World) -> None:
         "select private.take_run('run_2', 'me', null, null)",
         "select private.add_events('run_2', '[]', null)",
         "select private.lock_run('run_2')",
+        "select private.start_child('run_2', 0, '', false, '', 'r', null, '', null, '{}', '', 1, 0, null, 9, 9, 1, 1)",
+        "select private.switch_builtin((select id from tools where name = 'start_loop'), false)",
+        "select private.builtins_of(null)",
         "select private.can_see_run('run_2')",
     ):
         async with acting(filled.database, "owner") as c:
