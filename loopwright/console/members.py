@@ -22,7 +22,7 @@ def list_members() -> int:
         from ..service.members import list_members
 
         for member in await list_members(connection):
-            print(printable(f"{member.role:<7} {member.email}"))
+            print(printable(f"{member.id}  {member.role:<7} {member.email}"))
 
     return _with_database(work)
 

@@ -17,12 +17,18 @@ async def list_members(connection: Connection) -> Sequence[Member]:
 
 
 async def put_member(connection: Connection, email: str, role: UserRole) -> Member:
-    """Make a user a member with this role, or give a member this role.
+    """Make a user a member with this role, or give a member this role. On a plain Postgres the user is made, too.
 
     Raises:
-        InvalidInput: there is no such user.
+        InvalidInput: there is no such user in the Supabase project, or this is no address.
     """
-    return await profiles.put_member(connection, await _user_id(connection, email), role)
+    if "@" not in email:
+        raise InvalidInput(Problem(field="EMAIL", message=f"{email} is no mail address"))
+    user_id = await profiles.user_of_email(connection, email) or await profiles.make_user(connection, email)
+    if user_id is None:
+        message = f"there is no user {email} yet; invite this address in the Supabase project, then come back"
+        raise InvalidInput(Problem(field="EMAIL", message=message))
+    return await profiles.put_member(connection, user_id, role)
 
 
 async def remove_member(connection: Connection, email: str) -> None:
@@ -31,13 +37,6 @@ async def remove_member(connection: Connection, email: str) -> None:
     Raises:
         InvalidInput: there is no such user, or it is no member.
     """
-    if not await profiles.remove_member(connection, await _user_id(connection, email)):
+    user_id = await profiles.user_of_email(connection, email)
+    if user_id is None or not await profiles.remove_member(connection, user_id):
         raise InvalidInput(Problem(field="EMAIL", message=f"{email} is no member"))
-
-
-async def _user_id(connection: Connection, email: str) -> str:
-    found = await profiles.user_of_email(connection, email)
-    if found is None:
-        message = f"there is no user {email} yet; invite this address in the Supabase project, then come back"
-        raise InvalidInput(Problem(field="EMAIL", message=message))
-    return found

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
 from typing import LiteralString
+from uuid import UUID
 
 from psycopg.rows import class_row
 
@@ -82,12 +83,13 @@ async def make_owner(connection: Connection, user_id: str, role: UserRole) -> No
 class Member:
     """A member with the address by which people know it."""
 
+    id: UUID
     email: str
     role: UserRole
     created_at: datetime
 
 
-_MEMBER: LiteralString = "select coalesce(u.email, '') as email, p.role, p.created_at"
+_MEMBER: LiteralString = "select u.id, coalesce(u.email, '') as email, p.role, p.created_at"
 
 
 async def list_members(connection: Connection) -> list[Member]:
@@ -101,6 +103,17 @@ async def user_of_email(connection: Connection, email: str) -> str | None:
     """The user with an address, however it is written."""
     cursor = await connection.execute(
         "select id from auth.users where lower(email) = lower(%s) and deleted_at is null", (email,)
+    )
+    row = await cursor.fetchone()
+    return str(row[0]) if row else None
+
+
+async def make_user(connection: Connection, email: str) -> str | None:
+    """Make a user, where that is ours to do; `None` on a Supabase project, which makes its users itself."""
+    cursor = await connection.execute(
+        "insert into auth.users (email) select %s "
+        "where not exists (select from pg_roles where rolname = 'supabase_auth_admin') returning id",
+        (email,),
     )
     row = await cursor.fetchone()
     return str(row[0]) if row else None
