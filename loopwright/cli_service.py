@@ -1,4 +1,7 @@
-"""The command line of the service: `serve`, `worker`, `db`, `members`, `runs`, `loops`, `usage`. Heavy imports wait."""
+"""The command line of the service: `serve`, `worker`, `db`, `members`, `runs`, `loops`, `schedules`, `usage`.
+
+Heavy imports wait.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,7 @@ db = typer.Typer(help="Look after the database.", no_args_is_help=True)
 runs = typer.Typer(help="Look at runs and steer them.", no_args_is_help=True)
 members = typer.Typer(help="Say who belongs to the workspace, and who its admins are.", no_args_is_help=True)
 loops = typer.Typer(help="Keep stored loops in step with loop files.", no_args_is_help=True)
+schedules = typer.Typer(help="Look at schedules, pause and resume them.", no_args_is_help=True)
 
 
 def install(app: typer.Typer) -> None:
@@ -26,6 +30,7 @@ def install(app: typer.Typer) -> None:
     app.add_typer(members, name="members")
     app.add_typer(runs, name="runs")
     app.add_typer(loops, name="loops")
+    app.add_typer(schedules, name="schedules")
 
 
 def serve(
@@ -251,3 +256,35 @@ def loops_pull(
     from .console import service
 
     raise typer.Exit(service.with_runtime(lambda rt, me: service.pull_loop(rt, me, name, output)))
+
+
+# --- schedules ---
+
+ScheduleId = Annotated[str, typer.Argument(metavar="SCHEDULE", help="The schedule's id.", show_default=False)]
+
+
+@schedules.command("list")
+def schedules_list(json: Json = False) -> None:
+    """Show the schedules, newest first, and when each is due next."""
+    from .console import schedules as console
+    from .console import service
+
+    raise typer.Exit(service.with_runtime(lambda rt, me: console.list_schedules(rt, me, as_json=json)))
+
+
+@schedules.command("pause")
+def schedules_pause(schedule: ScheduleId) -> None:
+    """Pause a schedule; what is due meanwhile is not made up for."""
+    from .console import schedules as console
+    from .console import service
+
+    raise typer.Exit(service.with_runtime(lambda rt, me: console.pause(rt, me, schedule)))
+
+
+@schedules.command("resume")
+def schedules_resume(schedule: ScheduleId) -> None:
+    """Make a paused or disabled schedule active again, from its next time on."""
+    from .console import schedules as console
+    from .console import service
+
+    raise typer.Exit(service.with_runtime(lambda rt, me: console.resume(rt, me, schedule)))

@@ -81,6 +81,14 @@ def test_a_loop_file_is_pushed_run_on_the_server_and_pulled(home: Path, tmp_path
             assert time.monotonic() < deadline
         fork = call(home, "runs", "fork", run_id, "--from", "2").strip()
         assert json.loads(call(home, "runs", "show", fork, "--json"))["parent_run_id"] == run_id
+        with httpx.Client(base_url=address, headers={"authorization": f"Bearer {token}"}, timeout=30) as client:
+            body = {"name": "nightly", "loop_id": loop["id"], "cron": "0 3 * * *", "zone": "Europe/London"}
+            schedule = client.post("/api/schedules", json=body).json()["id"]
+        assert "0 3 * * * Europe/London  nightly" in call(home, "schedules", "list")
+        assert "nightly is paused" in call(home, "schedules", "pause", schedule)
+        assert "nightly is active" in call(home, "schedules", "resume", schedule)
+        assert json.loads(call(home, "schedules", "list", "--json"))["status"] == "active"
+        assert "nothing with this id" in call(home, "schedules", "pause", "nightly", code=3)
         journal = tmp_path / "run.jsonl"
         call(home, "runs", "export", run_id, "-o", str(journal))
         assert "It would have stopped" in call(home, "replay", str(journal), "--stop", "max_iterations=2")
