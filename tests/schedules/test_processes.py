@@ -46,7 +46,7 @@ async def test_ten_ticks_in_two_processes_one_run_each_though_one_is_killed(
         # Each second, which nobody can ask for over the API: a test of ten minutes would be no test.
         await c.execute("update schedules set cron = '* * * * * *', next_due_at = now() where id = %s", (made["id"],))
         with worker(urls, tmp_path / "a") as one, worker(urls, tmp_path / "b"):
-            async with asyncio.timeout(120):
+            async with asyncio.timeout(240):
                 while len(await firings(c)) < 5:
                     await asyncio.sleep(0.1)
                 one.kill()
