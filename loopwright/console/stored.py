@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Generator
-from contextlib import aclosing, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -84,12 +84,14 @@ async def _opened(settings: Settings) -> AsyncGenerator[Runtime]:
     from ..service.runtime import open_runtime
 
     telling = asyncio.create_task(_tell(settings))
-    try:
-        async with open_runtime(settings, engine=False) as runtime:
+    async with AsyncExitStack() as stack:
+        try:
+            runtime = await stack.enter_async_context(open_runtime(settings, engine=False))
+        except StoreUnavailable as error:
+            raise StoreUnavailable(f"{error}; --ephemeral runs without a database") from error
+        finally:
             telling.cancel()
-            yield runtime
-    finally:
-        telling.cancel()
+        yield runtime
 
 
 async def _tell(settings: Settings) -> None:

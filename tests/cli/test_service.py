@@ -71,6 +71,9 @@ def test_a_loop_file_is_pushed_run_on_the_server_and_pulled(home: Path, tmp_path
             assert change.status_code == 422, change.text
             change = client.patch(f"/api/loops/{loop['id']}", json={"name": "codes"}, headers={"if-match": "*"})
             assert change.status_code == 200, change.text
+            call(home, "run", str(file), "--journal", str(tmp_path / "terminal.jsonl"))
+            in_terminal = client.get("/api/runs").json()["items"][0]
+            assert (in_terminal["door"], in_terminal["loop_id"]) == ("cli", loop["id"])
         watched = call(home, "runs", "watch", run_id, "--json").splitlines()
         assert json.loads(watched[-1])["type"] == "run_finished"
         assert run_id in call(home, "runs", "list")

@@ -11,6 +11,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from loopwright.cli import app
+from loopwright.core.errors import StoreUnavailable
 from loopwright.core.records import Run
 from loopwright.service.runs import get_run, is_forsaken
 from loopwright.service.runtime import Runtime, open_runtime
@@ -96,6 +97,14 @@ def test_where_users_sign_in_only_ephemeral_runs_are_possible(folder: Path, monk
     assert "--ephemeral" in refused.stderr
     assert not (folder / ".loopwright").exists()
     assert loopwright("run", "loop.yaml", "--ephemeral").exit_code == 0
+
+
+def test_a_database_that_isnt_there_is_an_error_with_a_way_out(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_loop(folder)
+    monkeypatch.setenv("DATABASE_URL", "postgresql://127.0.0.1:1/nothing")
+    ran = CliRunner().invoke(app, ["run", "loop.yaml"])
+    assert isinstance(ran.exception, StoreUnavailable)  # which ends the process with 3, see test_process
+    assert "--ephemeral" in str(ran.exception)
 
 
 def test_a_journal_that_cant_be_written_loses_nothing(folder: Path) -> None:
