@@ -67,6 +67,7 @@ async def stored_run(file: LoopFile, journal: Path | None, folder: Path) -> Asyn
         with open_journal(journal) as written:
             executor = Executor(database=runtime.database, load=runtime.load, viewers=runtime.hub, grace_seconds=0)
             async with executor:
+                runtime.executor = executor
                 await insert_run_of_file(runtime, me, file, run_id)
                 run = StoredRun(runtime, me, executor, run_id=run_id, journal=written)
                 try:

@@ -23,6 +23,7 @@ from ..runner.workflow import drive, end
 from ..store import runs, workers
 from ..store.database import Database, connect_direct
 from ..store.run_store import PgRunStore, TakenRun, take_run
+from ..store.runs import Submission
 
 FORMAT = "1"
 """The workflow-format number: raised only when older code could not go on with a run of newer code. A build with the
@@ -77,6 +78,7 @@ class Executor:
     _refused: list[str] = field(default_factory=list[str])
     """Runs that the queue gave to this process while it left."""
     _tasks: list[asyncio.Task[None]] = field(default_factory=list[asyncio.Task[None]])
+    _begun: set[asyncio.Task[str]] = field(default_factory=set[asyncio.Task[str]])
     _leaving: bool = False
 
     async def __aenter__(self) -> Self:
@@ -130,6 +132,12 @@ class Executor:
         return len(self._working)
 
     # --- Executing one run ---
+
+    def begin(self, run: Submission) -> None:
+        """Execute a run in the background; what is not over when this process leaves goes back into the queue."""
+        task = asyncio.create_task(self.execute(run.id, run.submissions))
+        self._begun.add(task)
+        task.add_done_callback(self._begun.discard)
 
     async def execute(self, run_id: str, submission: int) -> str:
         """Execute a run to its end, or until another worker takes it; returns how that went, for the engine's books."""

@@ -35,6 +35,7 @@ from .world import World
 if TYPE_CHECKING:
     from ..runner.library import Loop
     from .engine import Engine
+    from .executor import Executor
 
 LOCAL_OWNER = "00000000-0000-4000-8000-000000000001"
 """The one user of a local installation."""
@@ -52,6 +53,8 @@ class Runtime:
     hub: Hub
     engine: Engine | None = None
     """`None` in a process that executes no runs, and in one whose engine is not up yet."""
+    executor: Executor | None = None
+    """In a terminal: executes what its run starts, since there may be nobody else."""
     awaits_engine: bool = False
     """Whether an engine is still to come up in this process."""
     binaries: Path | None = None
@@ -62,6 +65,9 @@ class Runtime:
         this process, as soon as it is up."""
         if self.engine is not None:
             await self.engine.submit(run)
+            return
+        if self.executor is not None:
+            self.executor.begin(run)
             return
         async with self.database.service_session() as connection:
             await run_queries.offer(connection, run.id)

@@ -13,8 +13,11 @@ from typer.testing import CliRunner, Result
 from loopwright.cli import app
 from loopwright.core.errors import StoreUnavailable
 from loopwright.core.records import Run
+from loopwright.service.executor import Executor
+from loopwright.service.push import push_loop
 from loopwright.service.runs import get_run, is_forsaken
 from loopwright.service.runtime import Runtime, open_runtime
+from loopwright.service.start import Wanted, start_run
 from loopwright.settings import Settings
 from loopwright.store.database import Urls
 from loopwright.store.jsonl import read_journal
@@ -131,6 +134,17 @@ async def test_a_worker_goes_on_with_the_run_of_a_killed_terminal(folder: Path, 
         assert not await is_forsaken(worker.database, run_id_of(folder))
         run = await finished(worker, run_id_of(folder))
     assert (run.stop_reason, run.iterations) == ("max_iterations", 3)
+
+
+async def test_what_a_run_in_a_terminal_starts_is_executed_there(folder: Path, urls: Urls) -> None:
+    loop_file = write_loop(folder)
+    settings = Settings.model_validate({"home": folder, "grace_seconds": 0.1})
+    async with open_runtime(settings, engine=False, urls=urls) as terminal:
+        loop = (await push_loop(terminal, terminal.owner(), loop_file, {})).loop
+        async with Executor(database=terminal.database, load=terminal.load) as executor:
+            terminal.executor = executor
+            started = await start_run(terminal, terminal.owner(), loop.id, Wanted())
+            assert (await finished(terminal, started.run_id)).stop_reason == "target_reached"
 
 
 def run_and_kill(loop_file: Path, env: dict[str, str]) -> None:
