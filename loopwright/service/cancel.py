@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from datetime import UTC, datetime
 
 from psycopg import errors
 
 from ..core.caller import Caller
 from ..core.errors import NotAllowed, NotFound, StaleEpoch
-from ..core.events import RunFinished
 from ..core.records import Run
-from ..core.result import stop_sentence
-from ..core.state import RunState
 from ..store import activity, run_queries
 from ..store.run_store import PgRunStore, take_run
 from .runs import get_run
@@ -48,30 +44,9 @@ async def _finish_queued(runtime: Runtime, run_id: str) -> None:
     run = await take_run(runtime.database, run_id, "cancelled while queued", only_queued=True)
     if run is None:
         return  # a worker was quicker, and has heard of the request
-    direction = "minimize" if run.spec.get("direction") == "minimize" else "maximize"
+    from ..runner.workflow import end
+
     store = PgRunStore(
-        runtime.database, run.id, run.epoch, wallet=run.wallet, started_at=run.started_at, direction=direction
+        runtime.database, run.id, run.epoch, wallet=run.wallet, started_at=run.started_at, direction=run.direction
     )
-    past = await store.load_past()
-    state = RunState(started_at=run.started_at, direction=direction)
-    for iteration in past.iterations:
-        state = state.after(iteration, run.wallet, run.started_at) if state.improves(iteration) else state
-    seconds = max(0.0, (datetime.now(UTC) - run.started_at).total_seconds())
-    sentence = stop_sentence(
-        "cancelled",
-        best=state.best,
-        iterations=len(past.iterations),
-        wallet=run.wallet,
-        seconds=seconds,
-        target=None,
-    )
-    await store.append(
-        RunFinished(
-            stop_reason="cancelled",
-            sentence=sentence,
-            best=state.best,
-            cost=await store.cost(),
-            iterations=len(past.iterations),
-            seconds=seconds,
-        )
-    )
+    await end(run, store, "cancelled")
