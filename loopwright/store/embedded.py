@@ -31,6 +31,9 @@ OWNER = "postgres"
 APP = "loopwright_app"
 """The database role that the application logs in as."""
 
+SETTINGS = "\n# Loopwright's own\nmax_connections = 400\n"
+"""A process takes up to 45 connections, and several share the server: `serve`, workers, runs in terminals."""
+
 
 class EmbeddedServer:
     """The Postgres server of a data folder, shared by all processes that use the folder.
@@ -106,7 +109,9 @@ class EmbeddedServer:
         deadline = time.monotonic() + START_SECONDS
         while True:
             try:
-                server = get_server(self.data, cleanup_mode=None)
+                server = get_server(self.data, cleanup_mode=None, start=False)
+                server.ensure_pgdata_inited()
+                self._configure()
                 # One that this process knew before may have been stopped by the last process out.
                 server.ensure_postgres_running()
             except subprocess.SubprocessError as error:
@@ -121,6 +126,13 @@ class EmbeddedServer:
                 raise StoreUnavailable(f"the embedded database does not start: {error}") from error
             else:
                 return server
+
+    def _configure(self) -> None:
+        """Give the server its settings before it starts. One that runs already keeps those it was started with."""
+        file = self.data / "postgresql.conf"
+        if SETTINGS not in file.read_text(encoding="utf-8"):
+            with file.open("a", encoding="utf-8") as end:
+                end.write(SETTINGS)
 
     def __enter__(self) -> EmbeddedServer:
         self.start()

@@ -3,10 +3,12 @@ from __future__ import annotations
 import asyncio
 from contextlib import AsyncExitStack
 
+import psycopg
 import pytest
 
 from loopwright.cancellation import end_all
 from loopwright.store.database import POOL_SIZE, Database, Urls
+from loopwright.store.embedded import EmbeddedServer
 
 
 @pytest.mark.parametrize("turns", range(6))
@@ -50,3 +52,9 @@ async def test_a_task_that_loses_a_cancellation_is_cancelled_again() -> None:
     await end_all([task])
     assert task.cancelled()
     assert lost == 1
+
+
+def test_the_embedded_server_has_room_for_several_processes(pg_server: EmbeddedServer) -> None:
+    with psycopg.connect(pg_server.url(database="postgres")) as connection:
+        row = connection.execute("show max_connections").fetchone()
+    assert row is not None and int(row[0]) == 400  # a process takes up to 45
