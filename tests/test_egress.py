@@ -29,6 +29,7 @@ from loopwright.egress import (
     naming,
     resolve_headers,
     shown_url,
+    ssl_context,
     without_secrets,
 )
 from tests.feedback.endpoint import (
@@ -431,6 +432,7 @@ async def test_tls_is_verified_against_the_name_and_not_the_address(tmp_path: Pa
     server_side = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     server_side.load_cert_chain(certificate, key)
     monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+    monkeypatch.setattr("loopwright.egress.ssl_context", ssl_context.__wrapped__)  # not the one of an earlier test
     policy = EgressPolicy(allow_hosts=frozenset({"score.example", "other.example"}))
     async with running_endpoint(server_side) as server, EgressClient(policy, resolve=Names(["127.0.0.1"])) as client:
         assert (await client.request("GET", f"https://score.example:{server.port}/")).status == 200

@@ -65,7 +65,8 @@ async def stored_run(file: LoopFile, journal: Path | None, folder: Path) -> Asyn
         run_id = new_run_id()
         journal = journal or folder / f"{run_id}.jsonl"
         with open_journal(journal) as written:
-            executor = Executor(database=runtime.database, load=runtime.load, viewers=runtime.hub, grace_seconds=0)
+            # The screen shows no text as it comes, so answers are asked for whole: not every server can stream them.
+            executor = Executor(database=runtime.database, load=runtime.load, grace_seconds=0)
             async with executor:
                 runtime.executor = executor
                 await insert_run_of_file(runtime, me, file, run_id)

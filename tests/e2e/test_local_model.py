@@ -17,11 +17,13 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
 
 from loopwright.core.events import EvaluationRetried, IterationFinished, MoneySettled, RunEvent
 from loopwright.core.result import RunResult
 from loopwright.core.spec import LoopSpec
+from loopwright.egress import EgressClient
 from loopwright.service.assemble import assemble
 
 MODEL = {
@@ -54,6 +56,16 @@ def names_the_depth(text):
 def is_short(poem):
     return 1.0 if len(poem["lines"]) == 2 else 0.5, f"{len(poem['lines'])} lines"
 '''
+
+
+@pytest.fixture(autouse=True)
+def _recordable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Requests go through a transport that recordings can stand in for; the one of egress dials by itself."""
+
+    def transport(egress: EgressClient) -> httpx2.AsyncHTTPTransport:
+        return httpx2.AsyncHTTPTransport()
+
+    monkeypatch.setattr("loopwright.agents.clients.EgressTransport", transport)
 
 
 async def run(folder: Path, **fields: Any) -> tuple[RunResult, list[RunEvent]]:
