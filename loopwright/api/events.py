@@ -37,7 +37,7 @@ async def watch(
     last_event_id: Annotated[str | None, Header(pattern=r"^[0-9]{0,16}$", description="The same; goes first.")] = None,
 ) -> Response:
     """Watch a run: what happened after a sequence number, and what happens from now on. Leaving doesn't stop it."""
-    events = await rt.hub.open(me, run_id, int(last_event_id or after))
+    events = await rt.hub.open(me, run_id, int(last_event_id or after), text=True)
     if events is None:
         return Response(status_code=204)
     return EventSourceResponse(events, ping=HEARTBEAT_SECONDS, send_timeout=SEND_SECONDS, sep="\n")

@@ -83,6 +83,8 @@ class Topic:
     seen: int | None = None
     """The last stored event that is known here; `None` until the first viewer has read where the run stands."""
     viewers: int = 0
+    readers: int = 0
+    """How many of the viewers show text as it comes."""
     ended: bool = False
     """Whether the run is over, and all its events are known here."""
     kept: deque[Sent] = field(default_factory=deque[Sent])
@@ -177,34 +179,44 @@ class Hub:
 
     # --- viewers ---
 
-    async def open(self, caller: Caller, run_id: str, after: int) -> AsyncGenerator[bytes] | None:
+    async def open(
+        self, caller: Caller, run_id: str, after: int, *, text: bool = False
+    ) -> AsyncGenerator[bytes] | None:
         """The events of a run after a sequence number and from now on, or `None` if the run is over and there are none.
+
+        Args:
+            caller: who watches.
+            run_id: the run.
+            after: the last event that the viewer has seen.
+            text: whether the viewer shows the agent's text as it comes, so that its requests are worth streaming.
 
         Raises:
             NotFound: there is no such run that the caller may see.
         """
-        topic = self._join(run_id)  # first join, then read where the run stands: nothing can slip through between
+        topic = self._join(
+            run_id, text=text
+        )  # first join, then read where the run stands: nothing can slip through between
         try:
             async with self.database.as_user(caller.user_id) as connection:
                 head = await run_queries.head(connection, run_id)
         except BaseException:
-            self._leave(topic)
+            self._leave(topic, text=text)
             raise
         if head is None:
-            self._leave(topic)
+            self._leave(topic, text=text)
             raise NotFound
         if topic.seen is None:
             topic.seen = head.event_seq
         topic.ended = head.status == "finished" and topic.seen >= head.event_seq
         self._mark(run_id)  # what came while nobody knew where the run stands
         if head.status == "finished" and after >= head.event_seq:
-            self._leave(topic)
+            self._leave(topic, text=text)
             return None
-        viewing = self._watch(topic, caller, min(after, head.event_seq))
+        viewing = self._watch(topic, caller, min(after, head.event_seq), text=text)
         await anext(viewing)  # begun, it leaves its topic however it ends
         return viewing
 
-    async def _watch(self, topic: Topic, caller: Caller, last: int) -> AsyncGenerator[bytes]:
+    async def _watch(self, topic: Topic, caller: Caller, last: int, *, text: bool) -> AsyncGenerator[bytes]:
         """Send what a viewer has not seen, from the topic as far as it is kept there, else from the database."""
         place, terminal = topic.place_after(last), False
         try:
@@ -228,7 +240,7 @@ class Hub:
                     return
                 await news.wait()
         finally:
-            self._leave(topic)
+            self._leave(topic, text=text)
 
     async def _stored(self, caller: Caller, run_id: str, after: int) -> list[Sent]:
         async with self.database.as_user(caller.user_id) as connection:
@@ -240,23 +252,26 @@ class Hub:
             run = await run_queries.get_run(connection, run_id)
         return encode(TERMINAL, EVENT.dump_json(_finished(run)).decode(), None) if run else b""
 
-    def _join(self, run_id: str) -> Topic:
+    def _join(self, run_id: str, *, text: bool) -> Topic:
         topic = self._topics.setdefault(run_id, Topic(run_id))
         topic.viewers += 1
-        if topic.viewers == 1:
+        topic.readers += text
+        if text and topic.readers == 1:
             self._joined.set()
         return topic
 
-    def _leave(self, topic: Topic) -> None:
+    def _leave(self, topic: Topic, *, text: bool) -> None:
         topic.viewers -= 1
+        topic.readers -= text
         if not topic.viewers and self._topics.get(topic.run_id) is topic:
             del self._topics[topic.run_id]
 
     # --- what happens ---
 
     def watched(self, run_id: str) -> bool:
-        """Whether somebody watches a run, here or elsewhere."""
-        return run_id in self._topics or self._is_watched_elsewhere(run_id)
+        """Whether somebody reads the text of a run as it comes, here or elsewhere."""
+        topic = self._topics.get(run_id)
+        return (topic is not None and topic.readers > 0) or self._is_watched_elsewhere(run_id)
 
     def _is_watched_elsewhere(self, run_id: str) -> bool:
         return self._watched_elsewhere.get(run_id, 0.0) > time.monotonic()
@@ -342,7 +357,7 @@ class Hub:
                     await self._joined.wait()
             await asyncio.sleep(TEXT_SECONDS)
             self._joined.clear()
-            now, watched = time.monotonic(), list(self._topics)
+            now, watched = time.monotonic(), [run for run, topic in self._topics.items() if topic.readers]
             self._watched_elsewhere = {run: until for run, until in self._watched_elsewhere.items() if until > now}
             with suppress(DatabaseAway, psycopg.Error):  # they are told again soon
                 for at in range(0, len(watched), MOST_WATCHED):
