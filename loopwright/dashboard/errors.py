@@ -6,7 +6,7 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 from fastapi import Request, Response
 from fastapi.exceptions import RequestValidationError
@@ -83,9 +83,21 @@ def explain(request: Request, status: int, detail: str, heading: str | None = No
 def _sign_in(request: Request) -> Response:
     if request.headers.get("sec-fetch-dest") == "empty":  # the page's own script: it goes to sign in itself
         return PlainTextResponse("sign in", 401)
-    back = request.url.path if request.method == "GET" else "/"
-    query = f"?{request.url.query}" if request.method == "GET" and request.url.query else ""
-    return RedirectResponse(f"/sign-in?next={quote(back + query, safe='')}", 303, headers={"Cache-Control": "no-store"})
+    back = _with_query(request.url.path, request.url.query) if request.method == "GET" else _form_page(request)
+    return RedirectResponse(f"/sign-in?next={quote(back, safe='')}", 303, headers={"Cache-Control": "no-store"})
+
+
+def _form_page(request: Request) -> str:
+    """The page on which a form stands that was sent."""
+    try:
+        came = urlsplit(request.headers.get("referer", ""))
+    except ValueError:
+        return "/"
+    return _with_query(came.path or "/", came.query) if came.netloc == request.url.netloc else "/"
+
+
+def _with_query(path: str, query: str) -> str:
+    return f"{path}?{query}" if query else path
 
 
 Handler = Callable[[Request, Exception], Awaitable[Response] | Response]

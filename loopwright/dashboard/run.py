@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Annotated, Literal
@@ -29,7 +29,7 @@ from .deps import Form, Me, Rt, RunId, new_key, once
 from .describe import Limits, evaluator_words, limits_of, stops
 from .diff import Part, diff
 from .errors import PageRoute
-from .forms import Wrong, wrong_of
+from .forms import Fields, Wrong, wrong_of
 from .render import Context, page
 from .text import one_line, plain, score, words
 
@@ -174,6 +174,8 @@ class RunContext(Context):
     can_steer: bool
     key: str
     """Makes a form do its work once."""
+    typed: Fields = field(default_factory=Fields)
+    """What was typed into a form that was wrong."""
     wrong: Wrong = field(default_factory=dict[str, str])
 
 
@@ -192,7 +194,9 @@ class Window:
         return max(self.after, top - ROWS), top
 
 
-async def _context(rt: Runtime, me: Caller, run_id: str, window: Window, wrong: Wrong | None = None) -> RunContext:
+async def _context(
+    rt: Runtime, me: Caller, run_id: str, window: Window, wrong: Wrong | None = None, typed: Fields | None = None
+) -> RunContext:
     scored = await scores(rt.database, me, run_id)
     run, at = scored.run, standing(scored.run, datetime.now(UTC))
     begin, top = window.of(run.iterations)
@@ -216,6 +220,7 @@ async def _context(rt: Runtime, me: Caller, run_id: str, window: Window, wrong: 
         goal=plain(run.goal[:SHOWN]),
         can_steer=me.is_admin or str(run.owner_id) == me.user_id,
         key=new_key(),
+        typed=typed or Fields(),
         wrong=wrong or {},
     )
 
@@ -271,6 +276,8 @@ class IterationContext(Context):
     costs: Sequence[CostPart]
     can_fork: bool
     key: str
+    typed: Fields = field(default_factory=Fields)
+    wrong: Wrong = field(default_factory=dict[str, str])
 
 
 def _told(told: transcript.Told) -> IterationContext:
@@ -347,20 +354,24 @@ async def extend(request: Request, rt: Rt, me: Me, run_id: RunId, form: Form) ->
         form.refuse()
         await extend_run(rt, me, run_id, more, once(form))
     except InvalidInput as error:
-        context = await _context(rt, me, run_id, Window(), wrong_of(error, EXTEND_FIELDS))
+        context = await _context(rt, me, run_id, Window(), wrong_of(error, EXTEND_FIELDS), form)
         return page(request, "run.html", context, 422)
     return RedirectResponse(f"/runs/{run_id}?note=extended", 303)
+
+
+FORK_FIELDS = ("budget_usd", "max_iterations")
 
 
 @router.post("/fork")
 async def fork(request: Request, rt: Rt, me: Me, run_id: RunId, form: Form) -> Response:
     """Start a new run from one of the iterations."""
+    many = form.whole("iteration") or 0
     try:
-        many = form.whole("iteration") or 0
         wanted = Wanted(budget_usd=form.money("budget_usd"), max_iterations=form.whole("max_iterations"))
         form.refuse()
         started = await fork_run(rt, me, run_id, many=many, wanted=wanted, once=once(form))
     except InvalidInput as error:
-        context = await _context(rt, me, run_id, Window(), wrong_of(error, ()))
-        return page(request, "run.html", context, 422)
+        told = await transcript.tell(rt.database, me, run_id, min(max(many, 1), 10**9))
+        context = replace(_told(told), typed=form, wrong=wrong_of(error, FORK_FIELDS))
+        return page(request, "iteration.html", context, 422)
     return RedirectResponse(f"/runs/{started.run_id}", 303)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from uuid import UUID
 
@@ -12,10 +12,13 @@ from starlette.responses import RedirectResponse
 
 from ..core.caller import Caller
 from ..core.errors import Conflict, InvalidInput, NotFound, Problem
-from ..core.records import ApiKey, Month, NewApiKey, Profile, SecretName
+from ..core.records import ApiKey, Month, NewApiKey, Profile, SecretName, WorkspaceSettings
+from ..core.spec import Price
 from ..service import api_keys, people
 from ..service import secrets as service
+from ..service import workspace as workspace_service
 from ..service.runtime import Runtime
+from ..service.workspace import SettingsChange
 from .deps import Form, Me, Rt
 from .errors import PageRoute
 from .forms import Fields, Wrong, wrong_of
@@ -40,6 +43,8 @@ class SettingsContext(Context):
     mine: Month | None
     """What the viewer spent this month, and may spend."""
     meter: Meter | None
+    workspace: WorkspaceSettings
+    """What holds for everybody."""
     me: str
     role: str
     is_admin: bool
@@ -65,6 +70,7 @@ async def _page(
         fresh=fresh,
         people=[(each, spent.get(each.id)) for each in await people.list_people(rt.database, me)],
         mine=mine,
+        workspace=await workspace_service.get_settings(rt.database, me),
         meter=Meter.of_money(mine.spent_usd, mine.cap_usd) if mine and mine.cap_usd else None,
         me=me.user_id,
         role=me.role,
@@ -145,3 +151,53 @@ async def change_person(request: Request, rt: Rt, me: Me, user_id: UUID, form: F
     except Conflict as error:
         return await _page(request, rt, me, values=form, wrong={"role": str(error)}, wrong_person=str(user_id))
     return RedirectResponse("/settings?note=saved#people", 303)
+
+
+@router.post("/workspace")
+async def change_workspace(request: Request, rt: Rt, me: Me, form: Form) -> Response:
+    """Set the cap of members without one, and what may be reached though it isn't public. For admins."""
+    try:
+        cap = form.money("default_cap", zero=True)
+        form.refuse()
+        hosts = form.text("allow_hosts").split()
+        change = SettingsChange(allow_hosts=hosts, monthly_cap_usd=cap, sets_monthly_cap=True)
+        await workspace_service.change_settings(rt.database, me, form.whole("version") or 0, change)
+    except InvalidInput as error:
+        wrong = {("allow_hosts" if name == "" else name): why for name, why in wrong_of(error, WORKSPACE).items()}
+        return await _page(request, rt, me, values=form, wrong=wrong)
+    return RedirectResponse("/settings?note=saved#workspace", 303)
+
+
+WORKSPACE = ("default_cap", "allow_hosts", "model", "input", "output", "cached_input", "cache_write")
+
+
+@router.post("/prices")
+async def set_price(request: Request, rt: Rt, me: Me, form: Form) -> Response:
+    """Set what a model costs here, in place of what it cost. For admins."""
+    try:
+        amounts = {name: form.money(name, zero=True) for name in WORKSPACE[3:]}
+        problems = form.problems
+        for name in ("input", "output"):
+            if amounts[name] is None and not any(problem.field == name for problem in problems.found):
+                problems.found.append(Problem(field=name, message="is missing; give dollars per million tokens"))
+        form.refuse()
+        prices = {form.short("model"): Price.model_validate(amounts)}
+        await _change_prices(rt, me, lambda now: {**now, **prices})
+    except InvalidInput as error:
+        wrong = {("model" if name == "" else name): why for name, why in wrong_of(error, WORKSPACE).items()}
+        return await _page(request, rt, me, values=form, wrong=wrong)
+    return RedirectResponse("/settings?note=saved#prices", 303)
+
+
+@router.post("/prices/delete")
+async def delete_price(rt: Rt, me: Me, form: Form) -> Response:
+    """Have a model cost what the built-in list says again. For admins."""
+    model = form.short("model")
+    await _change_prices(rt, me, lambda now: {name: price for name, price in now.items() if name != model})
+    return RedirectResponse("/settings?note=deleted#prices", 303)
+
+
+async def _change_prices(rt: Runtime, me: Caller, change: Callable[[Mapping[str, Price]], Mapping[str, Price]]) -> None:
+    now = await workspace_service.get_settings(rt.database, me)
+    wanted = SettingsChange(prices=change(now.prices))
+    await workspace_service.change_settings(rt.database, me, now.version, wanted)

@@ -155,6 +155,26 @@ async def test_what_was_typed_stays_when_something_is_wrong(api: Api) -> None:
     assert (await post(api, "/loops/check", **FORM)).json()["worst"].startswith("$0.")
 
 
+async def test_forms_of_a_run_keep_what_was_typed(api: Api) -> None:
+    run_id = await api.start(await api.make_loop())
+    await api.finished(run_id)
+    more = await post(api, f"/runs/{run_id}/extend", iterations="lots", budget_usd="0.07")
+    assert more.status_code == 422 and 'value="lots"' in more.text and 'value="0.07"' in more.text
+    fork = await post(api, f"/runs/{run_id}/fork", iteration="2", max_iterations="7", budget_usd="much")
+    assert fork.status_code == 422 and 'value="much"' in fork.text and 'value="7"' in fork.text
+    assert "US dollars" in fork.text and "Iteration 2" in fork.text
+
+
+async def test_a_form_sent_after_the_session_leads_back_to_its_page(api: Api) -> None:
+    for referer, back in (
+        ("http://localhost/settings?note=saved", "%2Fsettings%3Fnote%3Dsaved"),
+        ("http://elsewhere.example/settings", "%2F"),
+        ("http://[", "%2F"),
+    ):
+        answer = await api.http.post("/settings/keys", data={"key_name": "x"}, headers={"referer": referer})
+        assert (answer.status_code, answer.headers["location"]) == (303, f"/sign-in?next={back}")
+
+
 async def test_what_the_form_has_no_field_for_stays(api: Api) -> None:
     loop = await api.make_loop(history={"recent": 1}, stop={"any": [{"max_iterations": 3}, {"budget_usd": "0.5"}]})
     edit = (await get(api, f"/loops/{loop['id']}/edit")).text
@@ -247,6 +267,27 @@ async def test_roles_are_given_by_admins_and_the_last_one_stays(api: Api) -> Non
     assert (await post(api, f"/settings/people/{OWNER}", ADMIN, role="admin", cap="5")).status_code == 303
     page = (await get(api, "/settings")).text
     assert "You are an admin" in page and "of $5.00" in page
+
+
+async def test_what_holds_for_everybody_is_set_by_admins(api: Api) -> None:
+    price = {"model": "openai:my-model", "input": "0.5", "output": "2", "cached_input": "", "cache_write": ""}
+    everybody = {"default_cap": "12", "allow_hosts": "a.internal:8443\nb.internal", "version": "1"}
+    for path, typed in (("prices", price), ("workspace", everybody), ("prices/delete", {"model": "x"})):
+        assert (await post(api, f"/settings/{path}", **typed)).status_code == 403, path
+    wrong = await post(api, "/settings/prices", ADMIN, **{**price, "input": "cheap", "output": ""})
+    assert wrong.status_code == 422 and 'value="cheap"' in wrong.text and "per million tokens</span>" in wrong.text
+    assert (await post(api, "/settings/prices", ADMIN, **{**price, "model": "no model"})).status_code == 422
+    assert (await post(api, "/settings/prices", ADMIN, **price)).status_code == 303
+    assert (await post(api, "/settings/workspace", ADMIN, **everybody)).status_code == 412  # changed by the price
+    everybody["version"] = "2"
+    bad = await post(api, "/settings/workspace", ADMIN, **{**everybody, "allow_hosts": "http://x/y"})
+    assert bad.status_code == 422 and "http://x/y" in bad.text and 'value="12"' in bad.text
+    assert (await post(api, "/settings/workspace", ADMIN, **everybody)).status_code == 303
+    page = (await get(api, "/settings")).text
+    for words in ("openai:my-model", "$0.50", "a.internal:8443, b.internal", "may spend $12.00", "of $12.00"):
+        assert words in page, words
+    assert (await post(api, "/settings/prices/delete", ADMIN, model="openai:my-model")).status_code == 303
+    assert "my-model" not in (await get(api, "/settings")).text
 
 
 async def test_usage_by_everything(api: Api) -> None:

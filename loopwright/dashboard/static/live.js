@@ -1,5 +1,9 @@
 // Keeps a run's page live. The stream of events says that something happened; the server then renders the parts that
 // changed. So nothing is put together here, and a page that missed events for an hour catches up with one request.
+//
+// A browser opens six connections to a host, for all its tabs together: with a stream in each, the seventh tab would
+// load nothing. So a page streams only while it can be seen, and only a few of a browser's pages do; the others look
+// every few seconds.
 (() => {
   const root = document.querySelector("[data-run]");
   const conn = document.getElementById("conn");
@@ -10,11 +14,14 @@
   const KEPT = 100; // iterations that stay on the page
   const EVERY = 300; // milliseconds between two renderings
   const WORDS = 600; // characters of the text being written that are shown
-  let stream, seen = "", wait = 500, timer, busy = false, again = false, paused = false, over = false, reopening;
+  const STREAMS = 3; // of one browser
+  const LOOK = 3000, LOOK_HIDDEN = 10000; // milliseconds between two looks of a page that doesn't stream
+  let stream, seen = "", wait = 500, timer, busy = false, again = false, paused = false, over = false, reopening, give = null;
 
   const say = (state, words) => {
+    if (conn.dataset.state === state && conn.dataset.said === words) return;
     conn.dataset.state = state;
-    conn.querySelector(".say").textContent = words;
+    conn.querySelector(".say").textContent = conn.dataset.said = words;
     pause.hidden = state === "finished";
   };
 
@@ -80,8 +87,7 @@
 
   function finish(sentence) {
     over = true;
-    stream?.close();
-    clearTimeout(reopening);
+    stop();
     now.hidden = true;
     say("finished", `finished: ${sentence}`);
   }
@@ -112,6 +118,54 @@
     run_finished: soon,
   };
 
+  // --- whether this page streams ---
+
+  // One of the few places, for as long as it is kept; without locks (which need https or this machine) there is one
+  // for every page.
+  async function place() {
+    if (!navigator.locks) return () => {};
+    for (let n = 0; n < STREAMS; n++) {
+      const kept = await new Promise((got) => {
+        navigator.locks.request(`loopwright-live-${n}`, { ifAvailable: true }, (lock) => {
+          if (!lock) { got(null); return undefined; }
+          return new Promise((release) => got(release));
+        });
+      });
+      if (kept) return kept;
+    }
+    return null;
+  }
+
+  function stop() {
+    clearTimeout(reopening);
+    stream?.close();
+    stream = undefined;
+    give?.();
+    give = null;
+  }
+
+  async function follow() {
+    clearTimeout(reopening);
+    if (over) return;
+    const found = document.hidden ? null : await place();
+    if (found && !over && !stream && !document.hidden) { give = found; open(); return; }
+    found?.();
+    if (over || stream) return;
+    if (!paused) await render();
+    if (over || stream) return;
+    if (!paused) say(...(again ? ["reconnecting", "reconnecting…"] : ["live", `live, looks every ${LOOK / 1000} seconds`]));
+    clearTimeout(reopening);
+    reopening = setTimeout(follow, document.hidden ? LOOK_HIDDEN : LOOK);
+  }
+
+  document.addEventListener("visibilitychange", () => {
+    if (over || document.getElementById("cards").dataset.live !== "yes") return;
+    if (document.hidden) stop();
+    follow();
+  });
+  addEventListener("pagehide", stop);
+  addEventListener("pageshow", (event) => { if (event.persisted && !over) follow(); });
+
   function open() {
     const url = new URL(`/api${base}/events`, location.href);
     // Without a number of its own the stream begins at the end of what has happened; the page shows the rest.
@@ -123,7 +177,8 @@
       if (!paused) say("reconnecting", "reconnecting…");
       if (stream.readyState !== EventSource.CLOSED) return;
       render(); // the run may be over (204), or the session (401)
-      reopening = setTimeout(() => { if (!over) open(); }, wait);
+      stop();
+      reopening = setTimeout(follow, wait);
       wait = Math.min(wait * 2, 10000);
     };
     for (const [name, act] of Object.entries(doing)) {
@@ -154,5 +209,5 @@
     window.loopwright.localize(row);
   }, true);
 
-  if (document.getElementById("cards").dataset.live === "yes") open();
+  if (document.getElementById("cards").dataset.live === "yes") follow();
 })();
