@@ -112,9 +112,21 @@ create trigger agents_schedules before delete on public.agents
 create trigger profiles_schedules before delete on public.profiles
   for each row execute function private.schedules_lose_target();
 
+-- The run and the note that it was started become durable together: at most one run for a time, and none without a note.
+create function private.note_started(of_schedule uuid, of_due timestamptz, of_run text) returns boolean
+language plpgsql security definer set search_path = '' as $$
+begin
+  update public.schedule_firings f set outcome = 'started', run_id = of_run
+  where f.schedule_id = of_schedule and f.due_at = of_due and f.outcome = 'waiting'
+    and exists (select from public.schedules s where s.id = of_schedule and s.owner_id = (select auth.uid()))
+    and exists (select from public.loop_runs r where r.id = of_run and r.owner_id = (select auth.uid()));
+  return found;
+end $$;
+
 revoke all on function
   private.touch_schedule(), private.keep_schedule_owner(), private.schedules_lose_target(),
-  private.disable_schedules(uuid, uuid, uuid, text) from public;
+  private.disable_schedules(uuid, uuid, uuid, text), private.note_started(uuid, timestamptz, text) from public;
+grant execute on function private.note_started(uuid, timestamptz, text) to authenticated;
 
 revoke all on public.schedules, public.schedule_firings from public, anon, authenticated, service_role;
 grant select, delete on public.schedules to authenticated;

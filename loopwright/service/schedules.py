@@ -20,7 +20,7 @@ from .changes import editable, written
 from .cron import Cron
 from .once import Once, do_once, replayed
 from .runtime import Runtime
-from .start import Wanted, prepare_agent, prepare_loop
+from .start import Wanted, prepare
 
 TIMES_SHOWN = 5
 
@@ -222,10 +222,7 @@ async def check_target(
         raise InvalidInput(Problem(field="loop_id", message=message))
     target: Literal["loop_id", "agent_id"] = "loop_id" if loop_id else "agent_id"
     try:
-        if loop_id is not None:
-            await prepare_loop(runtime, caller, loop_id, wanted)
-        elif agent_id is not None:
-            await prepare_agent(runtime, caller, agent_id, wanted)
+        await prepare(runtime, caller, loop_id, agent_id, wanted)
     except NotFound:
         what = target.removesuffix("_id")
         raise InvalidInput(Problem(field=target, message=f"there is no {what} with this id that you may use")) from None

@@ -97,21 +97,6 @@ async def start_run(
     return await begin(runtime, caller, run, once)
 
 
-async def start_agent(
-    runtime: Runtime, caller: Caller, agent_id: UUID, wanted: Wanted, once: Once | None = None
-) -> Started:
-    """Start one turn of an agent without a loop around it: a run of one iteration, on a budget that must be given.
-
-    Raises:
-        NotFound: there is no such agent that the caller may use.
-        Conflict: one of its tools is not the caller's to use.
-        InvalidInput: what is wanted can't work.
-    """
-    if answer := await replayed(runtime.database, caller, once, Started):
-        return answer
-    return await begin(runtime, caller, await prepare_agent(runtime, caller, agent_id, wanted), once)
-
-
 async def begin(
     runtime: Runtime,
     caller: Caller,
@@ -139,6 +124,29 @@ async def begin(
     if now:
         await runtime.submit(Submission(started.run_id, UUID(caller.user_id), 0))
     return started
+
+
+async def prepare(
+    runtime: Runtime,
+    caller: Caller,
+    loop_id: UUID | None,
+    agent_id: UUID | None,
+    wanted: Wanted,
+    *,
+    with_tools: bool = True,
+) -> NewRun:
+    """A run of what a schedule or a webhook starts, checked and not yet started: of a loop, or one turn of an agent.
+
+    Raises:
+        NotFound: it is gone, or is not the caller's to see.
+        Conflict: it needs what is not the caller's to use.
+        InvalidInput: what is wanted can't work.
+    """
+    if loop_id is not None:
+        return await prepare_loop(runtime, caller, loop_id, wanted, with_tools=with_tools)
+    if agent_id is not None:
+        return await prepare_agent(runtime, caller, agent_id, wanted, with_tools=with_tools)
+    raise NotFound
 
 
 async def prepare_loop(

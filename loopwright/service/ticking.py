@@ -2,8 +2,8 @@
 
 DBOS's scheduler keeps the time: it calls us once for each schedule and due time, whatever the number of processes.
 What is due and what came of it stands in our own tables, so that a call that is lost, late or repeated changes nothing:
-each call decides all times up to now, in one transaction that holds the schedule. A look every few seconds makes up for
-calls that were lost with their process.
+each call decides all times up to now while it holds the schedule, and a run is made in one transaction with the note
+that it was started. A look every few seconds makes up for calls that were lost with their process.
 """
 
 from __future__ import annotations
@@ -22,15 +22,14 @@ import psycopg
 from dbos import DBOS
 
 from ..cancellation import end_all
-from ..core.errors import DatabaseAway, LoopwrightError, NotFound
+from ..core.errors import Conflict, DatabaseAway, LoopwrightError, NotFound
 from ..core.records import Firing, Schedule
 from ..store import schedules as store
 from ..store.database import Connection, connect_direct
 from .cron import MOST_MISSED, Cron
-from .once import Once
 from .people import caller_of
 from .runtime import Runtime
-from .start import Wanted, start_agent, start_run
+from .start import Wanted, begin, prepare
 
 LATE_SECONDS = 90.0
 """A due time that is decided later than this was missed: the schedule's backfill says what happens then. DBOS may call
@@ -84,20 +83,17 @@ class Ticking:
             await self._tick(schedule_id)
 
     async def _tick(self, schedule_id: UUID) -> None:
-        database = self.runtime.database
-        async with database.service_session() as connection, connection.transaction():
-            schedule = await store.get_schedule(connection, schedule_id, lock=True)
-            if schedule is None:
-                return
-            now = self.clock()
-            if schedule.status == "active":
-                await self._decide(connection, schedule, now)
-            await self._too_many_failures(connection, schedule)
-            await self._start_waiting(connection, schedule, now)
+        now = self.clock()
+        for step in (self._decide, self._start_waiting):
+            async with self.runtime.database.service_session() as connection, connection.transaction():
+                schedule = await store.get_schedule(connection, schedule_id, lock=True)
+                if schedule is None:
+                    return
+                await step(connection, schedule, now)
 
     async def _decide(self, connection: Connection, schedule: Schedule, now: datetime) -> None:
         """Write down the times that are due, and which of them are to start."""
-        if schedule.next_due_at is None or schedule.next_due_at > now:
+        if schedule.status != "active" or schedule.next_due_at is None or schedule.next_due_at > now:
             return
         cron = Cron.stored(schedule.cron, schedule.zone)
         due = cron.between(schedule.next_due_at, now)
@@ -110,51 +106,49 @@ class Ticking:
             await store.add_firing(connection, schedule.id, each, start_at=start, outcome=outcome, reason=reason)
         await store.set_next(connection, schedule.id, cron.next_after(now))
 
-    async def _start_waiting(self, connection: Connection, before: Schedule, now: datetime) -> None:
-        for firing in await store.waiting(connection, before.id, now):
-            schedule = await store.get_schedule(connection, before.id) or before  # it may have been disabled meanwhile
-            if schedule.status != "active":
-                await store.settle(connection, firing, "skipped", f"the schedule was {schedule.status}", None)
-                continue
-            if schedule.overlap != "parallel" and await store.goes_on(connection, schedule.id):
-                if schedule.overlap == "queue":
-                    await self._refuse_crowd(connection, schedule, now)
-                    return
-                await store.settle(connection, firing, "skipped", "the run before it was not over", None)
-                continue
-            outcome, reason, run_id = await self._start(connection, schedule, firing)
-            await store.settle(connection, firing, outcome, reason, run_id)
+    async def _start_waiting(self, connection: Connection, schedule: Schedule, now: datetime) -> None:
+        """Start what may start, oldest first. Each run is there as soon as it is written down that it was started."""
+        for firing in await store.waiting(connection, schedule.id, now):
             await self._too_many_failures(connection, schedule)
+            schedule = await store.get_schedule(connection, schedule.id) or schedule  # it may be disabled by now
+            if schedule.status != "active":
+                await store.settle(connection, firing, "skipped", f"the schedule was {schedule.status}")
+            elif schedule.overlap == "parallel" or not await store.goes_on(connection, schedule.id):
+                await self._start(connection, schedule, firing)
+            elif schedule.overlap == "queue":
+                await self._refuse_crowd(connection, schedule, now)
+                return
+            else:
+                await store.settle(connection, firing, "skipped", "the run before it was not over")
+        await self._too_many_failures(connection, schedule)
 
     async def _refuse_crowd(self, connection: Connection, schedule: Schedule, now: datetime) -> None:
         """Where too many wait for the run before them, the newest are dropped."""
         for firing in (await store.waiting(connection, schedule.id, now))[MOST_WAITING:]:
             reason = f"{MOST_WAITING} others wait for the run before them"
-            await store.settle(connection, firing, "skipped", reason, None)
+            await store.settle(connection, firing, "skipped", reason)
 
-    async def _start(self, connection: Connection, schedule: Schedule, firing: Firing) -> tuple[str, str, str | None]:
-        """Start a run as the owner; returns what came of it, why, and the run."""
+    async def _start(self, connection: Connection, schedule: Schedule, firing: Firing) -> None:
+        """Start a run as the owner, or say why none was started."""
         caller = await caller_of(self.runtime.database, str(schedule.owner_id), "schedule")
         if caller is None:
             await store.disable(connection, schedule, "its owner is not of this workspace any more")
-            return "skipped", "the schedule was disabled", None
-        key = f"{PREFIX}{schedule.id}:{firing.due_at.astimezone(UTC).isoformat()}"
-        once = Once(key=key, sha256=hashlib.sha256(key.encode()).digest())
+            return
         wanted = Wanted.of(schedule.wanted)
+
+        async def note(of_run: Connection) -> None:
+            if not await store.note_started(of_run, firing, run.id):
+                raise Conflict("it was decided meanwhile")
+
         try:
-            if schedule.loop_id is not None:
-                started = await start_run(self.runtime, caller, schedule.loop_id, wanted, once)
-            else:  # an active schedule has one of the two
-                assert schedule.agent_id is not None  # noqa: S101
-                started = await start_agent(self.runtime, caller, schedule.agent_id, wanted, once)
+            run = await prepare(self.runtime, caller, schedule.loop_id, schedule.agent_id, wanted)
+            await begin(self.runtime, caller, run, also=note)
         except NotFound:
             await store.disable(connection, schedule, "what it starts is gone, or is not its owner's to see any more")
-            return "skipped", "the schedule was disabled", None
         except DatabaseAway:
             raise
         except LoopwrightError as error:
-            return "failed", str(error)[:2000], None
-        return "started", "", started.run_id
+            await store.settle(connection, firing, "failed", str(error)[:2000])
 
     async def _too_many_failures(self, connection: Connection, schedule: Schedule) -> None:
         """Disable a schedule that failed too often in a row."""

@@ -24,7 +24,7 @@ from .people import caller_of
 from .runtime import Runtime
 from .schedules import check_target
 from .signatures import new_secret, verified
-from .start import Started, Wanted, begin, prepare_agent, prepare_loop
+from .start import Started, Wanted, begin, prepare
 
 MOST_PAYLOAD_BYTES = 100_000
 """The largest message: the agent has to read it, and each of its tokens is paid for."""
@@ -217,10 +217,7 @@ CAME_BEFORE = "a message with this webhook-id was taken already; nothing was sta
 async def _prepared(runtime: Runtime, caller: Caller, webhook: Webhook) -> NewRun:
     wanted = Wanted.of(webhook.wanted)
     try:
-        if webhook.loop_id is not None:
-            return await prepare_loop(runtime, caller, webhook.loop_id, wanted, with_tools=webhook.allow_tools)
-        assert webhook.agent_id is not None  # noqa: S101 - the table has one of the two
-        return await prepare_agent(runtime, caller, webhook.agent_id, wanted, with_tools=webhook.allow_tools)
+        return await prepare(runtime, caller, webhook.loop_id, webhook.agent_id, wanted, with_tools=webhook.allow_tools)
     except (NotFound, InvalidInput):
         # What is wrong is the owner's to know, not the sender's.
         raise Conflict("what this webhook starts can't start at the moment; its owner can see why") from None

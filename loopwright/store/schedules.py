@@ -141,13 +141,22 @@ async def waiting(connection: Connection, schedule_id: UUID, now: datetime) -> S
     return await cursor.fetchall()
 
 
-async def settle(connection: Connection, firing: Firing, outcome: str, reason: str, run_id: str | None) -> None:
-    """Say what came of a time."""
+async def settle(connection: Connection, firing: Firing, outcome: str, reason: str) -> None:
+    """Say why nothing was started at a time that waits."""
     await connection.execute(
-        "update public.schedule_firings set outcome = %s, reason = %s, run_id = %s "
-        "where schedule_id = %s and due_at = %s",
-        (outcome, reason, run_id, firing.schedule_id, firing.due_at),
+        "update public.schedule_firings set outcome = %s, reason = %s "
+        "where schedule_id = %s and due_at = %s and outcome = 'waiting'",
+        (outcome, reason, firing.schedule_id, firing.due_at),
     )
+
+
+async def note_started(connection: Connection, firing: Firing, run_id: str) -> bool:
+    """Note the owner's run for a time, in the run's own transaction; false if the time doesn't wait any more."""
+    rows = await connection.execute(
+        "select private.note_started(%s, %s, %s)", (firing.schedule_id, firing.due_at, run_id)
+    )
+    row = await rows.fetchone()
+    return bool(row and row[0])
 
 
 async def goes_on(connection: Connection, schedule_id: UUID) -> bool:

@@ -9,8 +9,11 @@ from uuid import UUID
 
 import pytest
 
+from loopwright.core.errors import DatabaseAway
+from loopwright.core.records import Firing
 from loopwright.service.cron import Cron
 from loopwright.service.ticking import Ticking, jitter
+from loopwright.store import schedules
 from loopwright.store.database import connect_direct
 from tests.api.world import Api
 from tests.postgres import ADMIN, OTHER, OWNER
@@ -281,15 +284,47 @@ async def test_it_is_disabled_with_a_notice_when_its_owner_goes(idle: Api) -> No
     assert (await idle.get(f"/api/schedules/{on.id}", user=ADMIN))["owner_id"] is None
 
 
-async def test_a_crash_between_the_run_and_the_note_about_it_starts_no_second_run(idle: Api) -> None:
+async def test_a_look_that_breaks_off_leaves_no_run_without_its_note(idle: Api) -> None:
+    """Of three times the second can't be started since the database goes away; then somebody pauses the schedule."""
+    on = await stage(idle, backfill="all", overlap="parallel")
+    async with await connect_direct(idle.runtime.database.urls) as c:
+        await c.execute(
+            """
+            create function away() returns trigger language plpgsql as $$
+            begin
+              if (select count(*) from public.loop_runs) = 1 then raise 'away' using errcode = '57P01'; end if;
+              return new;
+            end $$
+            """
+        )
+        await c.execute("create trigger away before insert on loop_runs for each row execute function away()")
+        with pytest.raises(DatabaseAway):
+            await on.tick(minutes=3)
+        await c.execute("drop trigger away on loop_runs")
+    assert await on.outcomes() == ["started", "waiting", "waiting"]
+    await idle.call("POST", f"/api/schedules/{on.id}/pause")
+    await on.tick()
+    assert await on.outcomes() == ["started", "skipped", "skipped"]
+    [run] = await on.runs()
+    assert run["id"] in [each["run_id"] for each in await idle.get(f"/api/schedules/{on.id}/firings")]
+
+
+async def test_a_time_gets_one_run_however_many_are_made_for_it(idle: Api) -> None:
     on = await stage(idle)
     await on.tick(minutes=1)
+    [firing] = [Firing.model_validate(each) for each in await idle.get(f"/api/schedules/{on.id}/firings")]
+    assert firing.run_id
+
+    async def noted(user: str) -> bool:
+        async with idle.runtime.database.as_user(user) as c:
+            return await schedules.note_started(c, firing, firing.run_id or "")
+
+    assert not await noted(OWNER)  # it is taken
     async with await connect_direct(idle.runtime.database.urls) as c:
         await c.execute("update schedule_firings set outcome = 'waiting', run_id = null")
-    await on.end_runs()
-    await on.tick()
-    assert len(await on.runs()) == 1
-    assert await on.outcomes() == ["started"]
+    assert not await noted(OTHER)  # nobody notes runs for somebody else's schedule
+    assert not await noted(ADMIN)
+    assert await noted(OWNER)
 
 
 async def test_what_was_due_while_no_process_lived_is_found_by_the_next_one(api: Api) -> None:
