@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
-import hashlib
-import hmac
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
@@ -29,12 +25,12 @@ from ..egress import (
     resolve_headers,
     without_secrets,
 )
+from ..signatures import PREFIX, key_of, signature
 from .building import Surroundings
 from .parse import feedback_from_json, quote, reported_cost
 
 MAX_ANSWER_BYTES = 1_000_000
 """A larger answer is an evaluator failure."""
-SECRET_PREFIX = "whsec_"  # noqa: S105 - the mark of a Standard Webhooks secret, not one
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,11 +149,10 @@ def _body(request: EvaluationRequest) -> bytes:
 
 def _signed(body: bytes, message_id: str, now: int, *, secret_in: str) -> dict[str, str]:
     """The headers of Standard Webhooks: `now` is in seconds since 1970."""
-    signature = hmac.new(_key(secret_in), b".".join((message_id.encode(), str(now).encode(), body)), hashlib.sha256)
     return {
         "webhook-id": message_id,
         "webhook-timestamp": str(now),
-        "webhook-signature": "v1," + base64.b64encode(signature.digest()).decode("ascii"),
+        "webhook-signature": signature(_key(secret_in), message_id, now, body),
     }
 
 
@@ -167,11 +162,8 @@ def _key(variable: str) -> bytes:
         raise InvalidInput(
             Problem(field="signing_secret_env", message=f"the environment variable {variable} is not set")
         )
-    try:
-        key = base64.b64decode(secret.removeprefix(SECRET_PREFIX), validate=True)
-    except (binascii.Error, ValueError):
-        key = b""
-    if not secret.startswith(SECRET_PREFIX) or not key:
-        message = f"{variable} must hold a Standard Webhooks secret: {SECRET_PREFIX} and then base64"
+    key = key_of(secret)
+    if key is None:
+        message = f"{variable} must hold a Standard Webhooks secret: {PREFIX} and then base64"
         raise InvalidInput(Problem(field="signing_secret_env", message=message))
     return key

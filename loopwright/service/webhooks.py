@@ -13,6 +13,7 @@ from ..core.caller import Caller
 from ..core.errors import Conflict, InvalidInput, NotFound, TooLarge
 from ..core.records import Page, Webhook, WebhookMessage, WebhookWithSecret
 from ..core.text import clean, fenced
+from ..signatures import new_secret, verified
 from ..store import activity
 from ..store import webhooks as store
 from ..store.database import Connection
@@ -23,7 +24,6 @@ from .once import Once, do_once, replayed
 from .people import caller_of
 from .runtime import Runtime
 from .schedules import check_target
-from .signatures import new_secret, verified
 from .start import Started, Wanted, begin, prepare
 
 MOST_PAYLOAD_BYTES = 100_000

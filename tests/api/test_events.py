@@ -205,7 +205,9 @@ async def test_viewers_are_let_go_when_the_process_leaves(api: Api) -> None:
         watching = asyncio.create_task(client.get(f"/api/runs/{run_id}/events"))
         await asyncio.sleep(0.3)
         api.runtime.hub.close()
-        await asyncio.wait_for(watching, 2)
+        answer = await asyncio.wait_for(watching, 2)
+    assert "event: run_started" in answer.text
+    assert "event: run_finished" not in answer.text  # they resume in another process
 
 
 def test_an_event_is_encoded_as_the_standard_says() -> None:

@@ -191,7 +191,8 @@ async def test_a_waiting_worker_hears_at_once_of_runs_that_a_leaving_one_puts_ba
     database: Database, crew: Workers, world: Outside
 ) -> None:
     seldom = {"beat_seconds": 60.0, "dead_after_seconds": 600.0}
-    run = await insert_run(database, short(world, new_tag(), 3))
+    tag = new_tag()
+    run = await insert_run(database, short(world, tag, 3))
     world.open.clear()
     leaving = crew.start([(run, OWNER, 0)], engine=seldom)
     await world.asked(1)
@@ -201,6 +202,7 @@ async def test_a_waiting_worker_hears_at_once_of_runs_that_a_leaving_one_puts_ba
     world.open.set()
     await crew.leave(leaving)
     await until_finished(database, [run], seconds=20)
+    assert ((await outcome_of(database, run)).stop_reason, world.requests[tag]) == ("converged", 4)
 
 
 async def test_two_hundred_runs_of_one_user_leave_room_for_one_of_another(
@@ -242,15 +244,18 @@ async def test_a_request_to_cancel_interrupts_a_model_call_in_another_process(
 async def test_a_run_whose_process_died_before_it_told_the_engine_is_found(
     database: Database, crew: Workers, world: Outside
 ) -> None:
-    run = await insert_run(database, short(world, new_tag()))
+    tag = new_tag()
+    run = await insert_run(database, short(world, tag))
     crew.start()
     await until_finished(database, [run])
+    assert ((await outcome_of(database, run)).stop_reason, world.requests[tag]) == ("max_iterations", 1)
 
 
 async def test_a_run_whose_process_died_before_it_took_it_is_found(
     database: Database, crew: Workers, world: Outside
 ) -> None:
-    run = await insert_run(database, short(world, new_tag()))
+    tag = new_tag()
+    run = await insert_run(database, short(world, tag))
     async with (
         await connect_direct(database.urls) as holder,
         await connect_direct(database.urls) as watcher,  # what a transaction sees of others' activity stands still
@@ -267,6 +272,7 @@ async def test_a_run_whose_process_died_before_it_took_it_is_found(
         assert await rows.fetchall() == [("PENDING",)]
     crew.start()
     await until_finished(database, [run])
+    assert ((await outcome_of(database, run)).stop_reason, world.requests[tag]) == ("max_iterations", 1)
 
 
 async def test_a_run_submitted_in_two_processes_at_once_is_executed_once(

@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from loopwright.service.signatures import signature
+from loopwright.signatures import key_of, signature
 from loopwright.store.database import connect_direct
 from tests.api.world import AGENT, Api
 from tests.postgres import ADMIN, OTHER, OWNER
@@ -32,7 +32,7 @@ async def send(
         "content-type": "application/json",
         "webhook-id": message_id,
         "webhook-timestamp": str(at),
-        "webhook-signature": signature(hook["secret"], message_id, at, content),
+        "webhook-signature": signature(key_of(hook["secret"]) or b"", message_id, at, content),
         **{name.replace("_", "-"): value for name, value in changed.items()},
     }
     return await api.http.post(f"/hooks/{hook['id']}", content=content, headers=headers)

@@ -1,14 +1,15 @@
-"""Standard Webhooks: how messages from elsewhere are signed, and what is refused."""
+"""Standard Webhooks: how messages are signed, those that come in and those that go out, and what is refused."""
 
 from __future__ import annotations
 
 import base64
+import binascii
 import hashlib
 import hmac
 import secrets
 from collections.abc import Mapping
 
-from ..core.errors import NotSignedIn
+from .core.errors import NotSignedIn
 
 WINDOW_SECONDS = 300
 """How old, or how far ahead, a message's time may be."""
@@ -21,9 +22,18 @@ def new_secret() -> str:
     return PREFIX + base64.b64encode(secrets.token_bytes(32)).decode()
 
 
-def signature(secret: str, message_id: str, at: int, body: bytes) -> str:
+def key_of(secret: str) -> bytes | None:
+    """The key in a secret, or `None` if it is no secret of Standard Webhooks."""
+    if not secret.startswith(PREFIX):
+        return None
+    try:
+        return base64.b64decode(secret.removeprefix(PREFIX), validate=True) or None
+    except (binascii.Error, ValueError):
+        return None
+
+
+def signature(key: bytes, message_id: str, at: int, body: bytes) -> str:
     """The signature of a message; `at` is in seconds since 1970."""
-    key = base64.b64decode(secret.removeprefix(PREFIX))
     digest = hmac.new(key, b".".join((message_id.encode(), str(at).encode(), body)), hashlib.sha256).digest()
     return "v1," + base64.b64encode(digest).decode("ascii")
 
@@ -40,7 +50,9 @@ def verified(secret: str, headers: Mapping[str, str], body: bytes, now: float) -
         raise NotSignedIn("the message is not signed; send webhook-id, webhook-timestamp and webhook-signature")
     if not (stamp.isascii() and stamp.isdigit() and len(stamp) <= 12):
         raise NotSignedIn("webhook-timestamp is no time in seconds since 1970")
-    wanted = signature(secret, message_id, int(stamp), body).encode()
+    if (key := key_of(secret)) is None:
+        raise NotSignedIn("the webhook has no secret that signatures can be made with; make it again")
+    wanted = signature(key, message_id, int(stamp), body).encode()
     if not any(hmac.compare_digest(each.encode(), wanted) for each in given.split()[:10]):
         raise NotSignedIn("the signature is not that of this message with this webhook's secret")
     if abs(now - int(stamp)) > WINDOW_SECONDS:
