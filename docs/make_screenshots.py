@@ -166,7 +166,9 @@ def _pages(page: Page, runs: list[str], folder: Path, kind: str) -> None:
     for name, path in (
         ("loops", "/"), ("loop", loop), ("edit", f"{loop}/edit"), ("run", f"/runs/{runs[-1]}"),
         ("compare", f"/compare?run={runs[1]}&run={runs[-1]}"), ("usage", "/usage?by=role"), ("settings", "/settings"),
-        ("evaluators", f"/evaluators?loop={loop.rpartition(chr(47))[2]}"),
+        ("evaluators", f"/evaluators?loop={loop.rpartition(chr(47))[2]}"), ("schedules", "/schedules"),
+        ("webhooks", "/webhooks"), ("agents", "/agents"), ("tools", "/tools"), ("activity", "/activity"),
+        ("usage-by-day", "/usage"),
     ):  # fmt: skip
         page.goto(path)
         if name == "run":

@@ -314,11 +314,26 @@ def test_axe_finds_nothing_and_nothing_is_wide(browser: Browser, site: Site) -> 
         page.click("button:has-text('Save')")
         page.wait_for_url("**/tools/*note=saved")
         tool = page.url.removeprefix(site.address)
+        page.goto("/schedules")
+        page.fill("[name=name]", "each morning")
+        page.fill("[name=cron]", "30 9 * * 1-5")
+        page.click("button:has-text('Make it')")
+        page.wait_for_url("**/schedules/*note=saved")
+        schedule = page.url.removeprefix(site.address)
+        page.set_viewport_size({"width": 375, "height": 700})
+        page.goto("/webhooks")
+        page.fill("[name=name]", "from elsewhere")
+        page.click("button:has-text('Make it')")
+        page.wait_for_selector("text=shown this once")
+        assert page.evaluate("document.documentElement.scrollWidth") == 375  # a secret has no place to break
+        page.set_viewport_size({"width": 1280, "height": 800})
+        page.goto("/webhooks")
+        webhook = page.get_attribute("td a", "href") or ""
         pages = [
             "/", "/?q=nothing-like-it", loop, f"{loop}/edit", "/loops/new?template=rubric", f"/runs/{runs[0]}", "/runs",
             f"/runs/{runs[0]}/iterations/2", f"/compare?run={runs[0]}&run={runs[1]}", "/agents", agent, "/tools",
             tool, "/tools/new", "/evaluators", f"/evaluators?loop={loop.rpartition('/')[2]}", "/usage?by=model",
-            "/activity", "/settings", "/sign-in", "/nothing",
+            "/activity", "/settings", "/sign-in", "/nothing", "/schedules", schedule, "/webhooks", webhook,
         ]  # fmt: skip
         for path in pages:
             page.goto(path)
