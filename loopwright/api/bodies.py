@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from decimal import Decimal
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 from uuid import UUID
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 
 from ..core.caller import UserRole
+from ..core.guardrails import GuardrailSpec
 from ..core.money import usd
 from ..core.records import Backfill, Overlap, Visibility
 from ..core.spec import Price
-from .docs import AGENT_SPEC, EXAMPLE_AGENT, EXAMPLE_LOOP, EXAMPLE_TOOL, LOOP_SPEC, TOOL_SPEC
+from .docs import AGENT_SPEC, EXAMPLE_AGENT, EXAMPLE_GUARDRAIL, EXAMPLE_LOOP, EXAMPLE_TOOL, LOOP_SPEC, TOOL_SPEC
 
 Dollars = Annotated[
     Decimal,
@@ -212,6 +213,37 @@ class WebhookPatch(Body):
     """Takes the place of all that it had."""
     allow_tools: bool | None = None
     active: bool | None = None
+
+
+GuardrailSettings = Annotated[GuardrailSpec, Field(examples=[EXAMPLE_GUARDRAIL])]
+
+
+class NewGuardrail(Body):
+    """A guardrail to store."""
+
+    name: Annotated[str, Field(min_length=1, max_length=200, examples=["No card numbers"])]
+    """What refusals call it."""
+    spec: GuardrailSettings
+    active: bool = True
+    """Whether it is in force."""
+
+
+class GuardrailPatch(Body):
+    """What is to change of a guardrail; what is left out stays."""
+
+    name: Annotated[str, Field(min_length=1, max_length=200)] | None = None
+    spec: GuardrailSettings | None = None
+    active: bool | None = None
+
+
+class TryGuardrails(Body):
+    """A text to try the guardrails on."""
+
+    text: Annotated[str, Field(max_length=1_000_000, examples=["Pay with 4111 1111 1111 1111."])]
+    what: Literal["goal", "tool call"] = "goal"
+    """As what it is judged. A tool call's text is its arguments as JSON."""
+    spec: GuardrailSettings | None = None
+    """One that isn't stored, instead of those that are in force."""
 
 
 class PutSecret(Body):

@@ -14,6 +14,7 @@ from ..settings import Settings
 from . import (
     agents,
     events,
+    guardrails,
     health,
     keys,
     loops,
@@ -52,6 +53,7 @@ def build_api(settings: Settings, lifespan: Callable[[FastAPI], AbstractAsyncCon
         loops,
         schedules,
         webhooks,
+        guardrails,
         events,
         runs,
         usage,

@@ -10,7 +10,7 @@ from fastapi import Depends, Header, Query, Request, Response
 
 from ..core.caller import Caller
 from ..core.errors import InvalidInput, Problem, VersionMissing
-from ..core.records import Editable, WorkspaceSettings
+from ..core.records import Editable, Guardrail, WorkspaceSettings
 from ..service.changes import ANY_VERSION
 from ..service.once import Once
 from ..service.runtime import Runtime
@@ -75,7 +75,7 @@ def _read_version(if_match: str) -> int:
     raise InvalidInput(Problem(field="If-Match", message='must be an ETag as it was given, such as "3", or *'))
 
 
-def tagged(response: Response, record: Editable | WorkspaceSettings) -> None:
+def tagged(response: Response, record: Editable | Guardrail | WorkspaceSettings) -> None:
     """Say which version is answered."""
     response.headers["ETag"] = f'"{record.version}"'
 

@@ -73,6 +73,8 @@ EXAMPLE_TOOL: dict[str, Any] = {
     "parameters": {"type": "object", "properties": {"words": {"type": "string"}}, "required": ["words"]},
 }
 
+EXAMPLE_GUARDRAIL: dict[str, Any] = {"kind": "deny_pattern", "pattern": r"\b(?:\d[ -]?){13,16}\b", "scope": "both"}
+
 
 def document(app: FastAPI) -> dict[str, Any]:
     """The OpenAPI document of an app, made once."""

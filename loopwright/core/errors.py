@@ -156,6 +156,10 @@ class NotAllowed(Refused):
     """You may not do this."""
 
 
+class GuardrailRefused(NotAllowed):
+    """A guardrail of this workspace refuses this."""
+
+
 class NotMember(NotAllowed):
     """You are not a member of this workspace: ask one of its admins to add you."""
 

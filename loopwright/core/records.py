@@ -165,6 +165,23 @@ class WorkspaceSettings(Record):
     updated_at: datetime
 
 
+class Guardrail(Record):
+    """A check that runs, messages and tool calls of the workspace have to pass. `version` is also the ETag."""
+
+    id: UUID
+    name: str
+    """What refusals call it."""
+    kind: str
+    """What it checks: `deny_pattern`, `max_length`, `allowed_models`, `allowed_hosts` or `llm`."""
+    spec: dict[str, Any] | None
+    """What exactly it looks for; null for members, to whom only admins could show it."""
+    active: bool
+    """Whether it is in force."""
+    version: int
+    created_at: datetime
+    updated_at: datetime
+
+
 class SecretName(Record):
     """A stored secret. Its value is never shown."""
 

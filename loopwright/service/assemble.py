@@ -134,7 +134,7 @@ def worst_case(spec: LoopSpec, world: World | None = None) -> WorstCase:
     return WorstCase(
         agent=sum(agents, ZERO),
         evaluator=sum((_evaluation(each, spec, prices) for each in evaluators), ZERO),
-        models=tuple(dict.fromkeys(name for choice, _ in _models(spec) for name, _ in _names(choice, ""))),
+        models=model_names(spec),
     )
 
 
@@ -242,6 +242,11 @@ def _names(choice: ModelChoice, place: str) -> Iterator[tuple[str, str]]:
     if isinstance(choice, AgentSpec):
         for number, name in enumerate(choice.fallback_models):
             yield name, f"{place}.fallback_models.{number}"
+
+
+def model_names(spec: LoopSpec) -> tuple[str, ...]:
+    """Every model that a loop may ask, once: of its agents with their fallbacks, and of its judges."""
+    return tuple(dict.fromkeys(name for choice, _ in _models(spec) for name, _ in _names(choice, "")))
 
 
 def _models(spec: LoopSpec) -> Iterator[tuple[ModelChoice, str]]:

@@ -153,7 +153,7 @@ async def refuse_private_hosts(spec: LoopSpec, world: World) -> None:
     from .assemble import allowed_hosts
 
     async with EgressClient(EgressPolicy(allow_hosts=allowed_hosts(spec, world))) as egress:
-        places = list(_addresses(spec))
+        places = list(addresses(spec))
         answers = await asyncio.gather(*(_refusal(egress, url) for _, url in places))
     problems = Problems()
     for (place, _), refusal in zip(places, answers, strict=True):
@@ -177,8 +177,8 @@ async def _refusal(egress: EgressClient, url: str) -> str | None:
     return None
 
 
-def _addresses(spec: LoopSpec) -> Iterator[tuple[str, str]]:
-    """Every address in a loop, with its place."""
+def addresses(spec: LoopSpec) -> Iterator[tuple[str, str]]:
+    """Every address in a loop, of its tools, its evaluators and its models, with its place."""
     data: dict[str, Any] = spec.model_dump(mode="json")
     for name in ("evaluator", "holdout", "agent"):
         yield from _urls(data.get(name), name)

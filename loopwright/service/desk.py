@@ -16,10 +16,11 @@ from ..core.money import show_usd
 from ..core.ports import LoopOrder, Operation, RunStore
 from ..core.stop import budget_of, parse_stop
 from ..store import run_queries
-from ..store.run_queries import NewRun
+from ..store.run_queries import Cleared, NewRun
 from ..store.run_store import ChildStart, PgRunStore
 from ..store.runs import Submission
 from .follow import follow
+from .guardrails import clear
 from .loops import find_loop, list_loops
 from .start import Wanted, prepare_loop
 
@@ -73,8 +74,9 @@ class RunDesk:
         if run.cap_usd is None:
             message = "this loop has no budget of its own; say how much of yours its run may take"
             raise InvalidInput(Problem(field="budget_usd", message=message))
+        cleared = await clear(self.runtime.database, self.owner, run)
         # Once it is in the database it is given to the engine, though the turn be cancelled in between.
-        run_id = await whatever_happens(self._start(run, run.cap_usd, store, operation, keep))
+        run_id = await whatever_happens(self._start(cleared, run.cap_usd, store, operation, keep))
         return {
             "run_id": run_id,
             "loop": loop.name,
@@ -82,7 +84,9 @@ class RunDesk:
             "next": "it runs on its own; check_loop waits for it and gives its best candidate",
         }
 
-    async def _start(self, run: NewRun, cap: Decimal, store: PgRunStore, operation: Operation, keep: Decimal) -> str:
+    async def _start(
+        self, run: Cleared[NewRun], cap: Decimal, store: PgRunStore, operation: Operation, keep: Decimal
+    ) -> str:
         start = await store.start_child(run, operation, keep=keep, max_depth=MAX_DEPTH, max_starts=MAX_STARTS)
         if start.run_id is None:
             raise _why_not(start, cap)

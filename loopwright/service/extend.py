@@ -21,6 +21,7 @@ from ..core.wallet import Wallet
 from ..store import activity, run_queries
 from ..store.database import Connection
 from ..store.runs import Submission
+from .guardrails import clear_extension
 from .once import Once, do_once, replayed
 from .runtime import Runtime
 from .start import Started
@@ -46,6 +47,7 @@ async def extend_run(runtime: Runtime, caller: Caller, run_id: str, more: More, 
         NotAllowed: it is somebody else's.
         Conflict: it is not finished, or was extended at the same time.
         InvalidInput: nothing is given, it has no such limit, or it would stop again at once.
+        GuardrailRefused: a guardrail refuses it, by now.
     """
     if answer := await replayed(runtime.database, caller, once, Started):
         return answer
@@ -62,8 +64,11 @@ async def extend_run(runtime: Runtime, caller: Caller, run_id: str, more: More, 
         message = f"with this the run would stop again at once ({reason}); give it more of what it stopped for"
         raise InvalidInput(Problem(field="", message=f"{message}, or start another one"))
 
+    more_of_it = run_queries.Extension(run_id=run_id, stop=spec.stop, cap_usd=cap)
+    cleared = await clear_extension(runtime.database, caller, more_of_it, spec, run.goal)
+
     async def extend(connection: Connection) -> Started:
-        number = await run_queries.extend_run(connection, run_id, spec.stop, cap)
+        number = await run_queries.extend_run(connection, cleared)
         if number is None:
             raise Conflict(STILL_GOING)
         given = {name: str(value) for name, value in vars(more).items() if value is not None}

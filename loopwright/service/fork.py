@@ -22,6 +22,7 @@ from ..store.run_queries import NewRun
 from ..store.runs import Submission
 from .checks import check_loop
 from .extend import would_stop
+from .guardrails import clear
 from .once import Once, do_once, replayed
 from .runtime import Runtime
 from .start import Started, Wanted, wanted_spec
@@ -36,6 +37,7 @@ async def fork_run(
     Raises:
         NotFound: there is no such run that the caller may see.
         InvalidInput: it has no so many iterations, the new run would stop at once, or can't work.
+        GuardrailRefused: a guardrail refuses it.
     """
     if answer := await replayed(runtime.database, caller, once, Started):
         return answer
@@ -66,9 +68,10 @@ async def fork_run(
         parent_run_id=run_id,
         forked_from_iteration=many,
     )
+    cleared = await clear(runtime.database, caller, run)
 
     async def insert(connection: Connection) -> Started:
-        await run_queries.insert_run(connection, run)
+        await run_queries.insert_run(connection, cleared)
         await run_queries.copy_iterations(connection, run_id, run.id, many, _opening(run, spec))
         await run_queries.set_best(connection, run.id, many, _best(spec, kept))
         await activity.note(connection, caller.door, "run_forked", f"run:{run.id}", parent=run_id, iteration=many)

@@ -22,6 +22,7 @@ from ..store.run_queries import NewRun
 from ..store.runs import Submission
 from .caps import refuse_above_caps
 from .checks import check_loop
+from .guardrails import clear
 from .loop_files import Overrides, override
 from .once import Once, do_once, replayed
 from .runtime import Runtime
@@ -109,12 +110,14 @@ async def begin(
 
     Raises:
         InvalidInput: the key was used for another request.
+        GuardrailRefused: a guardrail refuses it.
     """
+    cleared = await clear(runtime.database, caller, run)
     subject = f"run:{run.id}"
     loop_id = None if run.loop_id is None else str(run.loop_id)
 
     async def insert(connection: Connection) -> Started:
-        await run_queries.insert_run(connection, run)
+        await run_queries.insert_run(connection, cleared)
         await activity.note(connection, caller.door, "run_started", subject, loop=loop_id)
         if also is not None:
             await also(connection)

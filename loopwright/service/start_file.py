@@ -12,6 +12,7 @@ from ..store import activity, loops, run_queries
 from ..store.database import Connection
 from ..store.run_queries import NewRun
 from .checks import check_loop
+from .guardrails import clear
 from .loop_files import LoopFile
 from .runtime import Runtime
 
@@ -34,6 +35,9 @@ async def insert_run_of_file(runtime: Runtime, caller: Caller, file: LoopFile, r
 
     It keeps the file's contents and its folder, and nothing is stored as a loop. Where the file was pushed before, the
     run is one of the stored loop's.
+
+    Raises:
+        GuardrailRefused: a guardrail refuses it.
     """
     spec, folder = file.spec, _folder(file)
     async with runtime.database.as_user(caller.user_id) as connection:
@@ -49,7 +53,9 @@ async def insert_run_of_file(runtime: Runtime, caller: Caller, file: LoopFile, r
             cap_usd=budget_of(spec.stop_condition),
             folder=folder,
         )
-        await run_queries.insert_run(connection, run)
+    cleared = await clear(runtime.database, caller, run)
+    async with runtime.database.as_user(caller.user_id) as connection:
+        await run_queries.insert_run(connection, cleared)
         await activity.note(connection, caller.door, "run_started", f"run:{run_id}", file=str(file.path))
 
 

@@ -35,6 +35,7 @@ from ..store.memory import MemoryRunStore
 from ..store.run_queries import NewRun
 from ..store.runs import Submission
 from .checks import STAND_IN, check_loop
+from .guardrails import clear
 from .once import Once, do_once, replayed
 from .runtime import Runtime
 from .start import Started, agent_file
@@ -94,9 +95,10 @@ async def _start(
         spec=spec.model_dump(mode="json", exclude_unset=True), goal=spec.goal, cap_usd=Decimal(TRIAL_BUDGET),
         folder=folder,
     )  # fmt: skip
+    cleared = await clear(runtime.database, caller, run)
 
     async def insert(connection: Connection) -> Started:
-        await run_queries.insert_run(connection, run)
+        await run_queries.insert_run(connection, cleared)
         await activity.note(connection, caller.door, *what, run=run.id)
         return Started(run_id=run.id, events_url=f"/api/runs/{run.id}/events")
 

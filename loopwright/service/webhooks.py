@@ -10,7 +10,7 @@ from typing import Any
 from uuid import UUID, uuid4
 
 from ..core.caller import Caller
-from ..core.errors import Conflict, InvalidInput, NotFound, TooLarge
+from ..core.errors import Conflict, GuardrailRefused, InvalidInput, NotAllowed, NotFound, TooLarge
 from ..core.records import Page, Webhook, WebhookMessage, WebhookWithSecret
 from ..core.text import clean, fenced
 from ..signatures import new_secret, verified
@@ -186,6 +186,7 @@ async def receive(
         TooLarge: the message is.
         Conflict: the message came before.
         InvalidInput: what it starts can't work any more.
+        NotAllowed: a guardrail refuses it.
     """
     async with runtime.database.as_service() as connection:
         webhook = await store.get_webhook(connection, webhook_id)
@@ -208,7 +209,11 @@ async def receive(
         if not await store.claim_message(connection, webhook_id, message_id, run.id):
             raise Conflict(CAME_BEFORE)
 
-    return await begin(runtime, caller, run, also=claim)
+    try:
+        return await begin(runtime, caller, run, also=claim)
+    except GuardrailRefused:
+        # Which and why is for the owner to know, who finds it in the activity log.
+        raise NotAllowed("a guardrail refuses this message; the webhook's owner can see why") from None
 
 
 CAME_BEFORE = "a message with this webhook-id was taken already; nothing was started by this one"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Any, LiteralString
+from typing import Any, Generic, LiteralString, TypeVar
 from uuid import UUID
 
 from psycopg.rows import class_row
@@ -237,8 +237,28 @@ class NewRun:
     """Whether its agent gets the builtins that it is granted, or `loop_done` alone."""
 
 
-async def insert_run(connection: Connection, run: NewRun) -> None:
+@dataclass(frozen=True, kw_only=True)
+class Extension:
+    """What a finished run goes on with."""
+
+    run_id: str
+    stop: dict[str, Any]
+    cap_usd: Decimal | None
+
+
+W = TypeVar("W", NewRun, Extension)
+
+
+@dataclass(frozen=True)
+class Cleared(Generic[W]):
+    """What the guardrails let pass. Only `service.guardrails` makes these, so that nothing begins unchecked."""
+
+    what: W
+
+
+async def insert_run(connection: Connection, cleared: Cleared[NewRun]) -> None:
     """Put a run of the caller's into the queue."""
+    run = cleared.what
     await connection.execute(
         "select private.start_run(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)",
         (
@@ -260,13 +280,15 @@ async def request_cancel(connection: Connection, run_id: str) -> RunStatus:
     return row[0] if row else "finished"
 
 
-async def extend_run(connection: Connection, run_id: str, stop: dict[str, Any], cap_usd: Decimal | None) -> int | None:
+async def extend_run(connection: Connection, cleared: Cleared[Extension]) -> int | None:
     """Put a finished run back into the queue; returns its number of submissions, or `None` if it is not finished.
 
     Raises:
         psycopg.errors.InsufficientPrivilege: the caller may see the run but not steer it.
     """
-    cursor = await connection.execute("select private.extend_run(%s, %s, %s)", (run_id, Jsonb(stop), cap_usd))
+    more = cleared.what
+    values = (more.run_id, Jsonb(more.stop), more.cap_usd)
+    cursor = await connection.execute("select private.extend_run(%s, %s, %s)", values)
     row = await cursor.fetchone()
     return row[0] if row else None
 

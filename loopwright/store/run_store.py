@@ -44,7 +44,7 @@ from ..core.state import Past, RunState
 from ..core.text import clean_json
 from ..core.wallet import LONGEST_WAIT, ZERO, Charge, Reservation, Role, Tokens, Wallet
 from .database import Database
-from .run_queries import NewRun
+from .run_queries import Cleared, NewRun
 from .tally import Tallies
 
 T = TypeVar("T")
@@ -210,13 +210,14 @@ class PgRunStore:
             self._tallies.add(charge)
 
     async def start_child(
-        self, child: NewRun, operation: Operation, *, keep: Decimal, max_depth: int, max_starts: int
+        self, cleared: Cleared[NewRun], operation: Operation, *, keep: Decimal, max_depth: int, max_starts: int
     ) -> ChildStart:
         """Start a run on this run's wallet, once for each operation; see `private.start_child`.
 
         Raises:
             StaleEpoch, StoreUnavailable: as all calls.
         """
+        child = cleared.what
         start = self._call(
             "select outcome, run, free from private.start_child("
             "%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)",

@@ -15,7 +15,7 @@ from loopwright.core.ports import Operation
 from loopwright.runner.library import new_run_id
 from loopwright.service.start import Wanted, begin, prepare_loop
 from loopwright.store.database import Database
-from loopwright.store.run_queries import NewRun, insert_run
+from loopwright.store.run_queries import Cleared, NewRun, insert_run
 from loopwright.store.run_store import PgRunStore, take_run
 from tests.postgres import ADMIN, OTHER, OWNER
 
@@ -242,7 +242,7 @@ async def taken(database: Database, run_id: str) -> PgRunStore:
 
 async def start(store: PgRunStore, key: str, cap: str) -> str | None:
     made = await store.start_child(
-        a_run(cap), Operation(key=key, attempt=1, iteration=1), keep=Decimal(0), max_depth=1, max_starts=100
+        Cleared(a_run(cap)), Operation(key=key, attempt=1, iteration=1), keep=Decimal(0), max_depth=1, max_starts=100
     )
     return made.run_id
 
@@ -250,7 +250,7 @@ async def start(store: PgRunStore, key: str, cap: str) -> str | None:
 async def test_a_call_that_is_played_again_starts_nothing_again(database: Database) -> None:
     run = a_run("1")
     async with database.as_user(OWNER) as connection:
-        await insert_run(connection, run)
+        await insert_run(connection, Cleared(run))
     first = await start(await taken(database, run.id), "turn/1/1/tool/a", "0.4")
     again = await taken(database, run.id)  # the worker died before it could write down what it had started
     assert await start(again, "turn/1/1/tool/a", "0.4") == first is not None
@@ -261,7 +261,7 @@ async def test_a_call_that_is_played_again_starts_nothing_again(database: Databa
 async def test_many_starts_at_once_never_take_more_than_there_is(database: Database) -> None:
     run = a_run("1")
     async with database.as_user(OWNER) as connection:
-        await insert_run(connection, run)
+        await insert_run(connection, Cleared(run))
     store = await taken(database, run.id)
     made = await asyncio.gather(*(start(store, f"call/{number}", "0.3") for number in range(10)))
     assert len([each for each in made if each]) == 3

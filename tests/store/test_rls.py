@@ -22,6 +22,7 @@ TABLES = (
     "api_keys",
     "sign_ins",
     "schedules", "schedule_firings", "webhooks", "webhook_messages",
+    "guardrails",
 )  # fmt: skip
 
 CALLERS = ("owner", "member", "admin", "stranger", "anon", "service", "nobody")
@@ -55,6 +56,7 @@ SEEN: dict[str, tuple[int | str, ...]] = {
     "schedule_firings": (2,      0,      2,      0,      DENIED, 2,      DENIED),
     "webhooks":         (2,      0,      2,      0,      DENIED, 2,      DENIED),
     "webhook_messages": (2,      0,      2,      0,      DENIED, 2,      DENIED),
+    "guardrails":       (0,      0,      1,      0,      DENIED, 1,      DENIED),
 }  # fmt: skip
 
 WRITABLE = {"secrets", "tools", "agents", "loops", "idempotency_keys", "schedules", "webhooks"}
@@ -106,6 +108,7 @@ _ROWS = (
     "insert into webhook_messages (webhook_id, message_id) values (%(id)s, 'm')",
 )
 _ONCE = (
+    "insert into guardrails (id, name, kind, spec) values (%(owner)s, 'g', 'max_length', '{\"characters\": 5}')",
     "insert into secrets (owner_id, name, nonce, sealed, key_id) values (%(owner)s, 'S', '123456789012', 'x', 'k')",
     "insert into monthly_spend (owner_id, month) values (%(owner)s, '2026-11-01')",
     "insert into activity_log (user_id, door, action, subject) values (%(owner)s, 'api', 'a', 's')",
@@ -235,6 +238,30 @@ async def test_the_settings_of_the_workspace_are_for_admins_to_change(filled: Wo
         async with acting(filled.database, "admin") as c:
             with pytest.raises(psycopg.errors.InsufficientPrivilege):
                 await c.execute(cast(Any, statement))
+
+
+async def test_guardrails_are_for_admins_to_write_and_for_members_to_know_of(filled: World) -> None:
+    insert = "insert into guardrails (name, kind, spec) values ('x', 'max_length', '{}')"
+    names = "select name, kind, active from private.guardrail_names()"
+    for caller, changed, seen in (("owner", 0, 1), ("member", 0, 1), ("stranger", 0, 0), ("admin", 1, 1)):
+        async with acting(filled.database, caller) as c:
+            for statement in ("update guardrails set active = false", "delete from guardrails"):
+                async with c.transaction(force_rollback=True):
+                    assert (await c.execute(cast(Any, statement))).rowcount == changed, (caller, statement)
+            rows = await (await c.execute(names)).fetchall()
+            assert rows == [("g", "max_length", True)][:seen], caller
+            if caller == "admin":
+                await c.execute(insert)
+                continue
+            with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                await c.execute(insert)
+    for caller in ("anon", "nobody", "service"):
+        async with acting(filled.database, caller) as c:
+            with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                await c.execute(names)
+    async with acting(filled.database, "admin") as c:
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            await c.execute("update guardrails set version = 9")
 
 
 async def test_a_loop_can_not_be_made_with_somebody_elses_private_agent(filled: World) -> None:
