@@ -72,6 +72,10 @@ class Settings(BaseSettings):
     """How many of them may be one user's."""
     grace_seconds: Annotated[float, Field(ge=0)] = 20.0
     """How long requests in flight may take to finish when a process leaves; then its runs are handed over."""
+    engine_days: Annotated[float, Field(ge=0.01)] = 7.0
+    """For how many days the engine keeps its own records of what is over. Runs are kept for good."""
+    log: Literal["text", "json"] = "text"
+    """The form of the log on standard error; `json` is an object a line."""
     max_body_bytes: Annotated[int, Field(ge=1024)] = 1_000_000
     """The largest request body that is read."""
 

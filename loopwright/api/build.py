@@ -31,6 +31,7 @@ from . import (
 from .docs import document
 from .errors import install
 from .guard import Guard
+from .numbered import Numbered
 
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 
@@ -71,6 +72,7 @@ def build_api(settings: Settings, lifespan: Callable[[FastAPI], AbstractAsyncCon
     app.state.metrics = Metrics()
     app.add_middleware(Guard, hosts=allowed_hosts(settings), max_body_bytes=settings.max_body_bytes)
     app.add_middleware(metrics.Counted, metrics=app.state.metrics)  # around the guard: its refusals count too
+    app.add_middleware(Numbered)  # around all, so that refusals have a number too
     app.openapi = lambda: document(app)
     return app
 

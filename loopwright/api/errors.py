@@ -13,7 +13,9 @@ from pydantic import BaseModel, ConfigDict
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 
+from .. import logs
 from ..core import errors
+from .numbered import HEADER
 
 _log = logging.getLogger(__name__)
 
@@ -159,4 +161,5 @@ async def _http(_: Request, error: Exception) -> ProblemResponse:
 
 async def _unforeseen(request: Request, error: Exception) -> ProblemResponse:
     _log.error("%s %s failed", request.method, request.url.path, exc_info=error)
-    return problem(500, "something went wrong in the server; its log says what")
+    number = {HEADER: asked} if (asked := logs.request.get()) else None  # this answer goes past the middleware
+    return problem(500, "something went wrong in the server; its log says what", headers=number)

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from .. import logs
 from .text import printable
 
 if TYPE_CHECKING:
     from ..core.errors import InvalidInput
+
+_log = logging.getLogger(__name__)
 
 REACHED, NOT_REACHED, REFUSED, ERROR, CANCELLED = 0, 1, 2, 3, 130
 """The exit codes, as `loopwright run --help` and docs/cli.md explain them."""
@@ -29,7 +33,10 @@ def refuse(error: InvalidInput, *, where: str) -> int:
 
 
 def say(text: str) -> None:
-    """Print a line to standard error, if anybody is there."""
+    """Print a line to standard error, if anybody is there; into the log where that is JSON."""
+    if logs.as_json():
+        _log.error(text)
+        return
     with suppress(OSError, ValueError):
         print(printable(text), file=sys.stderr, flush=True)
 
@@ -54,6 +61,9 @@ def _unforeseen(error: Exception) -> None:
 
     if isinstance(error, LoopwrightError | OSError) and not os.environ.get("LOOPWRIGHT_DEBUG"):
         say(f"error: {error}")
+        return
+    if logs.as_json():
+        _log.error("the program failed", exc_info=error)
         return
     import traceback
 

@@ -13,8 +13,10 @@ from .view import PRACTICE_NOTE, RunView
 def lines(event: RunEvent, view: RunView) -> Iterator[str]:
     """What to say about an event; `view` is the run's view after it."""
     match event:
-        case RunStarted():
+        case RunStarted(forked_from=source):
             yield _start(view)
+            if source:
+                yield f"begins from iteration {source.iteration} of {one_line(source.run_id, 80)}"
             if view.model == "practice":
                 yield PRACTICE_NOTE
         case IterationStarted(attempt=attempt, number=number):

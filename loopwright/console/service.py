@@ -110,6 +110,8 @@ async def show_run(runtime: Runtime, me: Caller, run_id: str, *, as_json: bool) 
 
 def _details(run: Run) -> list[str]:
     lines = [_line(run), f"goal    {one_line(run.goal, 400)}"]
+    if run.parent_run_id and run.forked_from_iteration:
+        lines.append(f"from    iteration {run.forked_from_iteration} of {run.parent_run_id}")
     if run.sentence:
         lines.append(f"ended   {one_line(run.sentence, 400)}")
     if run.error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import signal
 import socket
@@ -11,6 +12,7 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from .. import logs
 from ..core.errors import InvalidInput, Problem
 from ..settings import Settings
 from .outcome import ERROR, REACHED, say
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
 SHUTDOWN_SECONDS = 5
 """How long answers may take to finish when the server leaves; runs have their own grace."""
 
+
+_log = logging.getLogger(__name__)
 
 APP = "loopwright.app:create_app"
 """Named and not imported: the composition root stands above the command line."""
@@ -38,7 +42,7 @@ def serve(host: str | None, port: int | None) -> int:
     async def run() -> int:
         from ..service.runtime import engine_behind, open_runtime
 
-        settings = settings_with(host=host, port=port)
+        settings = _settings(host=host, port=port)
         settings.check()
         with _listen(settings) as listening:
             importing = asyncio.create_task(asyncio.to_thread(_import_app))  # while the database comes up
@@ -58,6 +62,27 @@ def serve(host: str | None, port: int | None) -> int:
     return guarded(run)
 
 
+def _settings(**options: object) -> Settings:
+    """The settings, with the log set up as they say.
+
+    Raises:
+        InvalidInput: a variable holds what it can't.
+    """
+    logs.set_up("json" if os.environ.get("LOOPWRIGHT_LOG") == "json" else "text")  # for what is refused below
+    settings = settings_with(**options)
+    logs.set_up(settings.log)
+    logs.hide(each.get_secret_value() for each in (settings.service_key, settings.secret_key) if each)
+    return settings
+
+
+def _tell(text: str) -> None:
+    """Say how the process stands."""
+    if logs.as_json():
+        _log.info(text)
+    else:
+        say(text)
+
+
 def _import_app() -> Callable[..., FastAPI]:
     from uvicorn.importer import import_from_string
 
@@ -70,7 +95,7 @@ def _server(app: FastAPI) -> uvicorn.Server:
     config = uvicorn.Config(
         app,
         lifespan="on",
-        log_level="warning",
+        log_config=None,  # `logs` has done it
         timeout_graceful_shutdown=SHUTDOWN_SECONDS,
         server_header=False,
         forwarded_allow_ips="127.0.0.1",
@@ -103,8 +128,15 @@ async def _announce(server: uvicorn.Server, serving: asyncio.Task[None], setting
     if settings.mode == "local":
         from ..service.runtime import local_token
 
-        print(f"Loopwright is at {address}/login?token={local_token(settings)}", flush=True)
+        token = local_token(settings)
+        logs.hide([token])
+        if logs.as_json():  # a log is kept and sent on, so it holds no token
+            _log.info("Loopwright is at %s; sign in with the token in %s", address, settings.data_folder / "token")
+            return
+        print(f"Loopwright is at {address}/login?token={token}", flush=True)
         print("The address signs you in; keep it to yourself. Ctrl-C stops; runs go on at the next start.", flush=True)
+    elif logs.as_json():
+        _log.info("Loopwright is at %s", address)
     else:
         print(f"Loopwright is at {address}", flush=True)
 
@@ -124,7 +156,7 @@ def serve_mcp() -> int:
             asyncio.get_running_loop().add_signal_handler(number, leave.set)
         # Named and not imported: the server stands beside the command line.
         importing = asyncio.create_task(asyncio.to_thread(import_module, "loopwright.mcp_server.stdio"))
-        async with open_runtime(settings_with(grace_seconds=MCP_GRACE_SECONDS), engine=False) as runtime:
+        async with open_runtime(_settings(grace_seconds=MCP_GRACE_SECONDS), engine=False) as runtime:
             stdio = await importing
             async with engine_behind(runtime) as working:
                 await stdio.serve_stdio(runtime, leave, working)
@@ -145,8 +177,8 @@ def work() -> int:
         leave = asyncio.Event()
         for number in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(number, leave.set)
-        async with open_runtime(settings_with()) as runtime:
-            say(f"worker {runtime.engine.executor if runtime.engine else ''} is at work; Ctrl-C hands its runs over")
+        async with open_runtime(_settings()) as runtime:
+            _tell(f"worker {runtime.engine.executor if runtime.engine else ''} is at work; Ctrl-C hands its runs over")
             await leave.wait()
         return REACHED
 

@@ -35,6 +35,14 @@ class Event(Frozen):
     run_id: str = ""
 
 
+class ForkedFrom(Frozen):
+    """Where the first iterations of a forked run come from."""
+
+    run_id: str
+    iteration: int
+    """How many of that run's iterations it begins from, in the order in which they finished."""
+
+
 class RunStarted(Event):
     type: Literal["run_started"] = "run_started"
     loop: str
@@ -45,6 +53,7 @@ class RunStarted(Event):
     model: str = ""
     evaluator: str | None = None
     version: str = ""
+    forked_from: ForkedFrom | None = None
 
 
 class RunResumed(Event):

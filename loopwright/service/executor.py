@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Self
 
 import psycopg
 
+from .. import logs
 from ..cancellation import end_all
 from ..core.errors import DatabaseAway, LoopwrightError, StaleEpoch, StoreUnavailable
 from ..core.ports import Viewers
@@ -141,6 +142,10 @@ class Executor:
 
     async def execute(self, run_id: str, submission: int) -> str:
         """Execute a run to its end, or until another worker takes it; returns how that went, for the engine's books."""
+        with logs.of_run(run_id):
+            return await self._execute(run_id, submission)
+
+    async def _execute(self, run_id: str, submission: int) -> str:
         while before := self._working.get(run_id):  # its last execution is about to end
             await before.done.wait()
         if self._leaving:
@@ -167,6 +172,7 @@ class Executor:
         if run is None:
             return "finished, or in other hands"
         self._taken(run)
+        _log.info("%s takes the run, for the %d. time", self.executor, run.epoch)
         store = work.store = PgRunStore(
             self.database,
             run.id,
@@ -187,6 +193,7 @@ class Executor:
             return "error"
         if not result.recorded:
             await self._give_up(run, store, result.error or result.sentence)
+        _log.info("the run is over: %s", result.stop_reason)
         return result.stop_reason
 
     async def _give_up(self, run: TakenRun, store: PgRunStore, error: str) -> None:

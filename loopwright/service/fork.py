@@ -9,7 +9,7 @@ from uuid import UUID
 
 from ..core.caller import Caller
 from ..core.errors import InvalidInput, NotFound, Problem
-from ..core.events import RunStarted
+from ..core.events import ForkedFrom, RunStarted
 from ..core.records import IterationRecord, Run
 from ..core.spec import LoopSpec
 from ..core.state import RunState
@@ -72,7 +72,9 @@ async def fork_run(
 
     async def insert(connection: Connection) -> Started:
         await run_queries.insert_run(connection, cleared)
-        await run_queries.copy_iterations(connection, run_id, run.id, many, _opening(run, spec))
+        await run_queries.copy_iterations(
+            connection, run_id, run.id, many, _opening(run, spec, ForkedFrom(run_id=run_id, iteration=many))
+        )
         await run_queries.set_best(connection, run.id, many, _best(spec, kept))
         await activity.note(connection, caller.door, "run_forked", f"run:{run.id}", parent=run_id, iteration=many)
         return Started(run_id=run.id, events_url=f"/api/runs/{run.id}/events")
@@ -93,7 +95,7 @@ async def _check(runtime: Runtime, caller: Caller, source: Run, spec: LoopSpec) 
     return folder
 
 
-def _opening(run: NewRun, spec: LoopSpec) -> dict[str, Any]:
+def _opening(run: NewRun, spec: LoopSpec, source: ForkedFrom) -> dict[str, Any]:
     event = RunStarted(
         loop=run.loop_name,
         goal=run.goal,
@@ -103,6 +105,7 @@ def _opening(run: NewRun, spec: LoopSpec) -> dict[str, Any]:
         model=spec.agent.model,
         evaluator=spec.evaluator.kind if spec.evaluator else None,
         version=version("loopwright"),
+        forked_from=source,
     )
     return event.model_dump(mode="json")
 

@@ -168,6 +168,7 @@ async def engine_of(runtime: Runtime) -> AsyncGenerator[Engine]:
     await anyio.to_thread.run_sync(_import_engine)
     from ..agents.clients import shared_connections
     from .engine import Engine, Limits
+    from .pruning import Pruning
     from .ticking import Ticking
 
     settings, traces = runtime.settings, set_up()
@@ -181,7 +182,8 @@ async def engine_of(runtime: Runtime) -> AsyncGenerator[Engine]:
     try:
         async with shared_connections(), engine:  # to the models' providers: they outlast the runs
             runtime.engine, runtime.awaits_engine = engine, False
-            async with Ticking(runtime=runtime):
+            pruning = Pruning(database=runtime.database, engine_days=settings.engine_days)
+            async with Ticking(runtime=runtime), pruning:
                 yield engine
     finally:
         if traces:
@@ -207,9 +209,9 @@ async def engine_behind(runtime: Runtime) -> AsyncGenerator[asyncio.Task[None]]:
 
 
 def _import_engine() -> None:
-    from . import assemble, engine, ticking
+    from . import assemble, engine, pruning, ticking
 
-    _ = assemble, engine, ticking
+    _ = assemble, engine, pruning, ticking
 
 
 async def _database(settings: Settings, stack: AsyncExitStack) -> tuple[Urls, Path | None]:

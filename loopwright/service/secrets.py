@@ -17,6 +17,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from ..core.caller import Caller
 from ..core.errors import InvalidInput, NotFound, Problem
 from ..core.records import SecretName
+from ..logs import hide
 from ..store import activity
 from ..store import secrets as store
 from ..store.database import Database
@@ -152,4 +153,6 @@ async def values_of(database: Database, vault: Vault, owner_id: str) -> dict[str
     """
     async with database.service_session() as connection:
         sealed = await store.sealed_of(connection, owner_id)
-    return {secret.name: vault.open(owner_id, secret) for secret in sealed}
+    opened = {secret.name: vault.open(owner_id, secret) for secret in sealed}
+    hide(opened.values())  # wherever they may turn up in the log
+    return opened

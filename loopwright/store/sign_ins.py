@@ -53,12 +53,17 @@ async def add(
     connection: Connection, sign_in: bytes, user_id: str, tokens: Sealed, *, fresh_until: datetime, ends_at: datetime
 ) -> None:
     """Keep a sign-in, and forget those that have ended."""
-    await connection.execute("delete from public.sign_ins where ends_at <= now()")
+    await forget_ended(connection)
     await connection.execute(
         "insert into public.sign_ins (id, user_id, nonce, sealed, key_id, fresh_until, ends_at) "
         "values (%s, %s, %s, %s, %s, %s, %s)",
         (sign_in, user_id, tokens.nonce, tokens.sealed, tokens.key_id, fresh_until, ends_at),
     )
+
+
+async def forget_ended(connection: Connection) -> None:
+    """Forget the sign-ins that have ended."""
+    await connection.execute("delete from public.sign_ins where ends_at <= now()")
 
 
 async def refresh(connection: Connection, sign_in: bytes, tokens: Sealed, fresh_until: datetime) -> None:

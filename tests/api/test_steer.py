@@ -167,6 +167,7 @@ async def test_fork_begins_from_an_iteration_and_pays_nothing_again(api: Api) ->
         "run_started", "iteration_finished", "iteration_finished", "run_resumed",
     ]  # fmt: skip
     assert {each["run_id"] for each in events} == {run["id"]}
+    assert events[0]["forked_from"] == {"run_id": source, "iteration": 2}  # the journal tells where it comes from
     assert (await api.get(f"/api/runs/{source}"))["spent_usd"] == parent["spent_usd"]
     too_many = await api.call("POST", f"/api/runs/{source}/fork", {"iteration": 4})
     assert too_many.json()["errors"][0]["field"] == "iteration"

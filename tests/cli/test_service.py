@@ -84,6 +84,7 @@ def test_a_loop_file_is_pushed_run_on_the_server_and_pulled(home: Path, tmp_path
             assert time.monotonic() < deadline
         fork = call(home, "runs", "fork", run_id, "--from", "2").strip()
         assert json.loads(call(home, "runs", "show", fork, "--json"))["parent_run_id"] == run_id
+        assert f"from    iteration 2 of {run_id}" in call(home, "runs", "show", fork)
         with httpx.Client(base_url=address, headers={"authorization": f"Bearer {token}"}, timeout=30) as client:
             body = {"name": "nightly", "loop_id": loop["id"], "cron": "0 3 * * *", "zone": "Europe/London"}
             schedule = client.post("/api/schedules", json=body).json()["id"]
