@@ -7,7 +7,7 @@ from contextlib import AbstractAsyncContextManager
 from importlib.metadata import version
 from urllib.parse import urlsplit
 
-from fastapi import APIRouter, FastAPI
+from fastapi import FastAPI
 
 from ..service.metrics import Metrics
 from ..settings import Settings
@@ -47,7 +47,6 @@ def build_api(settings: Settings, lifespan: Callable[[FastAPI], AbstractAsyncCon
         redoc_url=None,
         separate_input_output_schemas=False,
     )
-    api = APIRouter(prefix="/api")
     for part in (
         agents,
         tools,
@@ -64,8 +63,7 @@ def build_api(settings: Settings, lifespan: Callable[[FastAPI], AbstractAsyncCon
         health,
         metrics,
     ):
-        api.include_router(part.router)
-    app.include_router(api)
+        app.include_router(part.router, prefix="/api")  # each by itself: routers in routers are built twice
     app.include_router(webhooks.hooks)
     app.include_router(session.router)
     install(app)

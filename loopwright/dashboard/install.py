@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import cast
 
-from fastapi import APIRouter, FastAPI
+from fastapi import FastAPI
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.staticfiles import StaticFiles
@@ -31,7 +31,7 @@ from . import (
     workspace,
 )
 from .deps import Wiring
-from .errors import Handler, PageRoute, for_browsers
+from .errors import Handler, for_browsers
 from .forms import FormsAsJson
 from .render import STATIC
 
@@ -72,10 +72,8 @@ def add_dashboard(
 ) -> FastAPI:
     """Add the pages to an application that has the API and its guard."""
     app.state.dashboard = Wiring(cookie_name=cookie_name, status_of=status_of)
-    pages = APIRouter(route_class=PageRoute, include_in_schema=False)
     for part in PARTS:
-        pages.include_router(part.router)
-    app.include_router(pages)
+        app.include_router(part.router, include_in_schema=False)
     app.include_router(examples.router)
     app.mount("/static", Assets(directory=STATIC))
     otherwise = cast("Handler", app.exception_handlers[HTTPException])
