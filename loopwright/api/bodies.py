@@ -13,6 +13,7 @@ from ..core.guardrails import GuardrailSpec
 from ..core.money import usd
 from ..core.records import Backfill, Overlap, Visibility
 from ..core.spec import Price
+from ..service.threads import DEFAULT_CAP, MOST_CHARACTERS
 from .docs import AGENT_SPEC, EXAMPLE_AGENT, EXAMPLE_GUARDRAIL, EXAMPLE_LOOP, EXAMPLE_TOOL, LOOP_SPEC, TOOL_SPEC
 
 Dollars = Annotated[
@@ -244,6 +245,32 @@ class TryGuardrails(Body):
     """As what it is judged. A tool call's text is its arguments as JSON."""
     spec: GuardrailSettings | None = None
     """One that isn't stored, instead of those that are in force."""
+
+
+class NewThread(Body):
+    """A conversation to begin with an agent."""
+
+    agent_id: UUID
+    title: Annotated[str, Field(max_length=200)] = ""
+    """What it is called; by default, by its first message."""
+    cap_usd: Dollars = DEFAULT_CAP
+    """What it may cost at most, with all runs that it starts."""
+
+
+class ThreadPatch(Body):
+    """What is to change of a conversation; what is left out stays."""
+
+    title: Annotated[str, Field(max_length=200)] | None = None
+    cap_usd: Dollars | None = None
+    """Another cap: the whole, not what is added."""
+    archived: bool | None = None
+    """Whether it is put away."""
+
+
+class NewMessage(Body):
+    """A message to an agent."""
+
+    text: Annotated[str, Field(min_length=1, max_length=MOST_CHARACTERS, examples=["Which loops are there?"])]
 
 
 class PutSecret(Body):

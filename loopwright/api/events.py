@@ -9,7 +9,7 @@ from sse_starlette import EventSourceResponse
 from starlette.responses import Response
 
 from .deps import Me, Rt
-from .docs import problems
+from .docs import Responses, problems
 from .runs import RunId
 
 router = APIRouter(prefix="/runs", tags=["runs"])
@@ -19,16 +19,17 @@ HEARTBEAT_SECONDS = 15
 SEND_SECONDS = 30.0
 """A viewer that takes nothing for so long is cut off; it resumes when it comes back."""
 
-_STREAM = {
+STREAM: Responses = {
     200: {
         "description": "Server-sent events. `id` is the event's sequence number; the stream ends after the run does.",
         "content": {"text/event-stream": {"schema": {"type": "string"}}},
     },
     204: {"description": "The run is over and you have seen all its events. EventSource stops reconnecting."},
 }
+"""How a route of live events is documented."""
 
 
-@router.get("/{run_id}/events", response_class=EventSourceResponse, responses={**problems(404), **_STREAM})
+@router.get("/{run_id}/events", response_class=EventSourceResponse, responses={**problems(404), **STREAM})
 async def watch(
     rt: Rt,
     me: Me,

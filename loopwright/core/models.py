@@ -138,6 +138,34 @@ class Prompt(Frozen):
     messages: tuple[Message, ...]
 
 
+class Exchange(Frozen):
+    """A message of a conversation, and what was answered."""
+
+    message: Text
+    answer: Text | None
+    """`None` where it was not answered."""
+
+
+class StartedRun(Frozen):
+    """A run that the agent of a conversation has started."""
+
+    run_id: str
+    loop: Text
+
+
+class Conversation(Frozen):
+    """What an agent is shown in place of a goal when it answers a message."""
+
+    message: Text
+    """The message to answer."""
+    earlier: tuple[Exchange, ...] = ()
+    """What was said before, oldest first; perhaps only the last part of it."""
+    left_out: int = 0
+    """How many messages came before those."""
+    runs: tuple[StartedRun, ...] = ()
+    """The last runs that were started, so that a later message finds them."""
+
+
 class Turn(Frozen):
     """What came of one agent turn."""
 

@@ -126,6 +126,8 @@ class Run(RunSummary):
     spec: dict[str, Any]
     """The loop as it was when the run started; secrets stay references."""
     best: Iteration | None = None
+    thread_id: UUID | None = None
+    """The conversation that the run is, if it is one."""
 
 
 class IterationRecord(Record):
@@ -319,3 +321,76 @@ class WebhookMessage(Record):
     message_id: str
     run_id: str | None
     received_at: datetime
+
+
+ThreadStatus = Literal["waiting", "answering"]
+"""Whether a conversation waits for its next message, or answers one."""
+
+MessageStatus = Literal["answering", "answered", "failed", "stopped"]
+
+
+class Thread(Record):
+    """A conversation with an agent. What it and the runs that it starts cost comes out of its cap."""
+
+    id: UUID
+    agent_id: UUID | None
+    """Null once the agent is gone: then the conversation can be read and not gone on with."""
+    run_id: str
+    """The run that answers; its events are the conversation's."""
+    title: str
+    status: ThreadStatus
+    messages: int
+    """How many there are."""
+    cap_usd: Amount
+    spent_usd: Amount
+    """With what the runs that it started have spent."""
+    reserved_usd: Amount
+    """Set aside for requests in flight, and for runs that it started and that are not over."""
+    archived_at: datetime | None
+    created_at: datetime
+    updated_at: datetime
+    """When it was last written to."""
+
+
+class ThreadRun(Record):
+    """A run that was started in a conversation."""
+
+    run_id: str
+    loop_name: str
+    status: RunStatus
+    stop_reason: StopReason | None
+    cap_usd: Amount | None
+    """What it may cost at most."""
+    spent_usd: Amount
+    best_score: float | None
+
+
+class ThreadMessage(Record):
+    """A message of a conversation, and its answer."""
+
+    position: int
+    """Its place in the conversation, from 1."""
+    text: str
+    status: MessageStatus
+    answer: str | None
+    notice: str
+    """Why it has no answer, and the way out, in a sentence; empty where it has one."""
+    iteration: int | None
+    """The iteration of the conversation's run that answered it."""
+    cost_usd: Amount
+    """What answering cost, without the runs that were started for it."""
+    runs: Sequence[ThreadRun]
+    """What was started for it."""
+    after_seq: int
+    """Events of the conversation's run after this number belong to it."""
+    created_at: datetime
+    answered_at: datetime | None
+
+
+class WholeThread(Thread):
+    """A conversation with its last messages."""
+
+    items: Sequence[ThreadMessage]
+    """The messages, oldest first."""
+    earlier: bool
+    """Whether there are messages before these; ask with `before`."""

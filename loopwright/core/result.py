@@ -72,6 +72,22 @@ def holdout_report(iterations: Sequence[Iteration], best: Iteration | None, dire
     return HoldoutReport(score=score, best_iteration=top.number if top else None, parted_at=parted)
 
 
+def pause_sentence(reason: StopReason, *, wallet: Wallet, detail: str | None = None) -> str:
+    """Say how a conversation stands after a message, and the way out where it was not answered."""
+    because = f" ({detail.rstrip('.')})" if detail else ""
+    match reason:
+        case "budget":
+            cap = "" if wallet.cap is None else f": {show_usd(wallet.spent)} of {show_usd(wallet.cap)} is spent"
+            held = f", and {show_usd(wallet.reserved)} is held for runs that it started" if wallet.reserved else ""
+            return f"The cap of this conversation is reached{cap}{held}{because}. Raise the cap to go on."
+        case "cancelled":
+            return "Stopped before it was answered."
+        case "error":
+            return f"This was not answered{because}. Send it again to try once more."
+        case _:
+            return "Waiting for you."
+
+
 def stop_sentence(
     reason: StopReason,
     *,

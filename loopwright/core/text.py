@@ -47,6 +47,19 @@ def fenced(label: str, text: str) -> str:
     return f"{line} {label}\n{text}\n{line}"
 
 
+def shorten(text: str, most: int, hidden: int = 0) -> str:
+    """Keep the beginning and the end of a text that is longer than `most` UTF-8 bytes, and say how much is left out.
+
+    `hidden` is how many bytes of its middle were left out before.
+    """
+    raw = text.encode(errors="replace")
+    if len(raw) <= most and not hidden:
+        return text
+    head, tail = most * 2 // 3, most // 3
+    start, end = raw[:head].decode(errors="ignore"), raw[len(raw) - tail :].decode(errors="ignore")
+    return f"{start}\n[… {len(raw) - head - tail + hidden:,} bytes left out …]\n{end}"
+
+
 def _clean_if_text(value: object) -> object:
     return clean(value) if isinstance(value, str) else value
 

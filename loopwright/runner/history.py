@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from ..core.models import Iteration, Message, Prompt
 from ..core.state import RunState
 from ..core.stop import MaxIterations, Stop, Target
-from ..core.text import CONTROL, fence, fenced
+from ..core.text import CONTROL, fence, fenced, shorten
+from .conversation import conversation_prompt
 from .plan import Plan
 
 BYTES_A_TOKEN = 4
@@ -47,6 +48,8 @@ class Room:
 
 def show(plan: Plan, state: RunState) -> Prompt:
     """The prompt of the next iteration, by the plan's history policy."""
+    if plan.conversation is not None:
+        return conversation_prompt(plan.conversation, plan.history.max_tokens * BYTES_A_TOKEN)
     return _full(plan, state) if plan.history.policy == "full" else _best(plan, state)
 
 
@@ -188,16 +191,3 @@ def _data(name: str, text: str, most: int) -> str:
     if len(safe.encode()) + 2 * len(fence(safe)) > most + FENCES:  # so many tildes that their fence is as long again
         safe = shorten(escaped, most // 3, hidden)
     return fenced(name, safe)
-
-
-def shorten(text: str, most: int, hidden: int = 0) -> str:
-    """Keep the beginning and the end of a text that is longer than `most` UTF-8 bytes, and say how much is left out.
-
-    `hidden` is how many bytes of its middle were left out before.
-    """
-    raw = text.encode(errors="replace")
-    if len(raw) <= most and not hidden:
-        return text
-    head, tail = most * 2 // 3, most // 3
-    start, end = raw[:head].decode(errors="ignore"), raw[len(raw) - tail :].decode(errors="ignore")
-    return f"{start}\n[… {len(raw) - head - tail + hidden:,} bytes left out …]\n{end}"

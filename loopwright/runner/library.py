@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast, get_args
 
 from ..core.errors import InvalidInput, Problem, UnknownPrice
 from ..core.events import RunEvent, RunFinished
-from ..core.models import Direction, Feedback
+from ..core.models import Conversation, Direction, Feedback
 from ..core.ports import AgentPort, AskModel, Clock, Evaluator, EvaluatorContext, RunStore, Viewers
 from ..core.result import RunResult
 from ..core.spec import HistorySpec, Price
@@ -151,6 +151,7 @@ class Loop:
             has_schema=self.wiring.has_schema,
             may_end=self.wiring.may_end,
             model=self.wiring.model,
+            conversation=self.wiring.conversation,
         )
 
 
@@ -169,6 +170,7 @@ class Wiring:
         last_lap_usd: Decimal = Decimal(0),
         retry_delays: Sequence[float] = RETRY_DELAYS,
         lifespan: Callable[[], AbstractAsyncContextManager[object]] = nullcontext,
+        conversation: Conversation | None = None,
     ) -> None:
         self.agent = agent
         self.model = model
@@ -180,6 +182,8 @@ class Wiring:
         self.retry_delays = retry_delays
         self.lifespan = lifespan
         """Entered for the length of each run: holds connections and tool servers open."""
+        self.conversation = conversation
+        """What was said, where the run answers a message."""
 
     @classmethod
     def of(

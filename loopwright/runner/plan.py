@@ -8,7 +8,7 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
 from decimal import Decimal
 
-from ..core.models import Direction
+from ..core.models import Conversation, Direction
 from ..core.ports import AgentPort, Clock, EvaluatorContext, RunStore, Viewers
 from ..core.spec import HistorySpec
 from ..core.stop import Stop, StopReason
@@ -32,6 +32,8 @@ class Plan:
     """Whether the agent can end the run by `loop_done`."""
     model: str = ""
     """The agent's model, for people."""
+    conversation: Conversation | None = None
+    """What was said, where the run is a conversation: then each of its iterations answers a message."""
 
 
 @dataclass(frozen=True, kw_only=True)

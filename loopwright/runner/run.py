@@ -10,7 +10,7 @@ from importlib.metadata import version
 from ..core.errors import DatabaseAway, LoopwrightError, StaleEpoch, StoreUnavailable
 from ..core.events import RunFinished, RunResumed, RunStarted
 from ..core.models import Iteration
-from ..core.result import RunResult, holdout_report, stop_sentence
+from ..core.result import RunResult, holdout_report, pause_sentence, stop_sentence
 from ..core.state import Past, RunState
 from ..core.stop import StopReason, Target, first_reason
 from ..tracing import span
@@ -117,6 +117,8 @@ def _outcome(attempts: list[Attempt], plan: Plan, now: datetime) -> Outcome:
     # One attempt that fails is no failure of a run whose other attempts went well.
     reason = first_reason(r for r in reasons if r != "error") or "error"
     finished = attempts[0].finished
+    if plan.conversation and reason == "max_iterations" and finished[-1].failure:  # each message is for itself
+        return Outcome("error", _best_state(attempts).best, finished[-1].failure)
     if reason in ("max_iterations", "no_improvement") and finished and all(each.failure for each in finished):
         return Outcome("error", _best_state(attempts).best, f"every iteration failed; the last: {finished[-1].failure}")
     best = _best_state(attempts).best
@@ -155,15 +157,18 @@ async def _finish(
 ) -> RunResult:
     wallet, cost = await ports.store.wallet(), await ports.store.cost()
     seconds = max(0.0, (ports.clock.now() - started).total_seconds())
-    sentence = stop_sentence(
-        outcome.reason,
-        best=outcome.best,
-        iterations=len(finished),
-        wallet=wallet,
-        seconds=seconds,
-        target=next((p for p in plan.stop.parts() if isinstance(p, Target)), None),
-        detail=outcome.detail,
-    )
+    if plan.conversation:
+        sentence = pause_sentence(outcome.reason, wallet=wallet, detail=outcome.detail)
+    else:
+        sentence = stop_sentence(
+            outcome.reason,
+            best=outcome.best,
+            iterations=len(finished),
+            wallet=wallet,
+            seconds=seconds,
+            target=next((p for p in plan.stop.parts() if isinstance(p, Target)), None),
+            detail=outcome.detail,
+        )
     error = outcome.detail if outcome.reason == "error" else None
     has_holdout = ports.scorer is not None and ports.scorer.holdout is not None
     if recorded:

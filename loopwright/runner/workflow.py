@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..core.events import RunFinished
 from ..core.ports import Viewers
-from ..core.result import RunResult, stop_sentence
+from ..core.result import RunResult, pause_sentence, stop_sentence
 from ..core.state import RunState
 from ..core.stop import StopReason
 from ..store.run_store import PgRunStore, TakenRun
@@ -43,9 +43,12 @@ async def end(run: TakenRun, store: PgRunStore, reason: StopReason, error: str |
     cost, wallet = await store.cost(), await store.wallet()
     seconds = max(0.0, (SteadyClock().now() - run.started_at).total_seconds())
     many = len(past.iterations)
-    sentence = stop_sentence(
-        reason, best=state.best, iterations=many, wallet=wallet, seconds=seconds, target=None, detail=error
-    )
+    if run.is_thread:
+        sentence = pause_sentence(reason, wallet=wallet, detail=error)
+    else:
+        sentence = stop_sentence(
+            reason, best=state.best, iterations=many, wallet=wallet, seconds=seconds, target=None, detail=error
+        )
     await store.append(
         RunFinished(
             stop_reason=reason,

@@ -16,6 +16,7 @@ from ..agents.prices import PriceBook
 from ..agents.turn import AgentRunner
 from ..builtins.registry import ALONE, Builtins
 from ..core.errors import EgressRefused, Problem, Problems, UnknownPrice
+from ..core.models import Conversation
 from ..core.ports import AskModel, Evaluator, RunStore
 from ..core.spec import (
     AgentSpec,
@@ -67,7 +68,14 @@ class WorstCase:
         return self.agent + self.evaluator
 
 
-def assemble(spec: LoopSpec, *, folder: Path, world: World | None = None, builtins: Builtins = ALONE) -> Loop:
+def assemble(
+    spec: LoopSpec,
+    *,
+    folder: Path,
+    world: World | None = None,
+    builtins: Builtins = ALONE,
+    conversation: Conversation | None = None,
+) -> Loop:
     """Make the loop that a loop file describes.
 
     Args:
@@ -75,6 +83,7 @@ def assemble(spec: LoopSpec, *, folder: Path, world: World | None = None, builti
         folder: where it lies: commands run there, and Python functions are found there.
         world: what the loop may reach; by default all that its writer could.
         builtins: what the agent gets of ours; by default what needs nobody else.
+        conversation: what was said, where the agent answers a message instead of working on the goal.
 
     Raises:
         InvalidInput: all that can't work: prices nobody knows, missing keys, functions that can't be imported.
@@ -82,10 +91,10 @@ def assemble(spec: LoopSpec, *, folder: Path, world: World | None = None, builti
     """
     world = world or World(folder=folder)
     with naming(world.environ):
-        return _assemble(spec, world, builtins)
+        return _assemble(spec, world, builtins, conversation)
 
 
-def _assemble(spec: LoopSpec, world: World, builtins: Builtins) -> Loop:
+def _assemble(spec: LoopSpec, world: World, builtins: Builtins, conversation: Conversation | None) -> Loop:
     problems, folder = Problems(), world.folder
     prices = _price_book(spec, world)
     egress = EgressClient()
@@ -104,8 +113,10 @@ def _assemble(spec: LoopSpec, world: World, builtins: Builtins) -> Loop:
         with problems.collecting():
             built[place] = build_evaluator(root, egress=egress, folder=folder, where=place)
     problems.refuse()
+    wiring = _wire(spec, agents, judges, prices, egress=egress, world=world, builtins=builtins)
+    wiring.conversation = conversation
     return Loop(
-        agent=_wire(spec, agents, judges, prices, egress=egress, world=world, builtins=builtins),
+        agent=wiring,
         evaluate=built.get("evaluator"),
         holdout=built.get("holdout"),
         stop=spec.stop_condition,

@@ -45,7 +45,7 @@ async def extend_run(runtime: Runtime, caller: Caller, run_id: str, more: More, 
     Raises:
         NotFound: there is no such run that the caller may see.
         NotAllowed: it is somebody else's.
-        Conflict: it is not finished, or was extended at the same time.
+        Conflict: it is not finished, was extended at the same time, or is a conversation.
         InvalidInput: nothing is given, it has no such limit, or it would stop again at once.
         GuardrailRefused: a guardrail refuses it, by now.
     """
@@ -55,6 +55,8 @@ async def extend_run(runtime: Runtime, caller: Caller, run_id: str, more: More, 
         run = await run_queries.get_run(connection, run_id)
         if run is None:
             raise NotFound
+        if run.thread_id is not None:
+            raise Conflict("this run is a conversation; it goes on with its next message")
         if run.status != "finished":
             raise Conflict(STILL_GOING)
         iterations = await run_queries.list_iterations(connection, run_id, 0, run.iterations)

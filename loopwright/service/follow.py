@@ -34,7 +34,7 @@ async def _to_the_end(runtime: Runtime, caller: Caller, run_id: str, tell: Tell 
     if stream is None:
         return
     finished = 0
-    async with aclosing(_events(stream)) as events:
+    async with aclosing(events_in(stream)) as events:
         async for event in events:
             if isinstance(event, IterationFinished):
                 finished += 1
@@ -42,7 +42,8 @@ async def _to_the_end(runtime: Runtime, caller: Caller, run_id: str, tell: Tell 
                     await tell(event, finished)
 
 
-async def _events(stream: AsyncGenerator[bytes]) -> AsyncGenerator[RunEvent]:
+async def events_in(stream: AsyncGenerator[bytes]) -> AsyncGenerator[RunEvent]:
+    """The events of a stream that is ready to send."""
     async with aclosing(stream):
         async for chunk in stream:
             for line in chunk.split(b"\n"):

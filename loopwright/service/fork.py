@@ -8,7 +8,7 @@ from typing import Any
 from uuid import UUID
 
 from ..core.caller import Caller
-from ..core.errors import InvalidInput, NotFound, Problem
+from ..core.errors import Conflict, InvalidInput, NotFound, Problem
 from ..core.events import ForkedFrom, RunStarted
 from ..core.records import IterationRecord, Run
 from ..core.spec import LoopSpec
@@ -36,6 +36,7 @@ async def fork_run(
 
     Raises:
         NotFound: there is no such run that the caller may see.
+        Conflict: it is a conversation.
         InvalidInput: it has no so many iterations, the new run would stop at once, or can't work.
         GuardrailRefused: a guardrail refuses it.
     """
@@ -45,6 +46,8 @@ async def fork_run(
         source = await run_queries.get_run(connection, run_id)
         if source is None:
             raise NotFound
+        if source.thread_id is not None:
+            raise Conflict("this run is a conversation, which is not forked; begin another one")
         kept = await run_queries.list_iterations(connection, run_id, 0, many)
     if len(kept) < many:
         message = f"the run has {source.iterations} finished iterations, so not {many} to begin from"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 from uuid import UUID
 
@@ -85,7 +85,7 @@ async def clear_extension(
     return Cleared(more)
 
 
-async def check_message(database: Database, caller: Caller, text: str, **of: str) -> None:
+async def check_message(database: Database, caller: Caller, text: str, spec: LoopSpec | None = None, **of: str) -> None:
     """Check what somebody writes to an assistant, before anything is sent to a model. Costs nothing: rules that need a
     model are for whoever has the wallet.
 
@@ -93,13 +93,15 @@ async def check_message(database: Database, caller: Caller, text: str, **of: str
         database: where the guardrails are.
         caller: who writes.
         text: the message.
+        spec: what answers it: its models and hosts are checked, too.
         of: what the activity log says of a refusal beside the rule and its reason, e.g. `thread="…"`.
 
     Raises:
         GuardrailRefused: a guardrail refuses it; its text says which and why, and the activity log has it.
         DatabaseAway: it can't be checked.
     """
-    await _pass(database, caller, Subject(what="message", text=text), **of)
+    subject = Subject(what="message", text=text) if spec is None else replace(subject_of(spec, text), what="message")
+    await _pass(database, caller, subject, **of)
 
 
 def subject_of(spec: LoopSpec, goal: str) -> Subject:

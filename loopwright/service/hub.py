@@ -87,6 +87,8 @@ class Topic:
     """How many of the viewers show text as it comes."""
     ended: bool = False
     """Whether the run is over, and all its events are known here."""
+    turn: int = 0
+    """Grows when the run is seen to go on: what was read before says nothing of its end any more."""
     kept: deque[Sent] = field(default_factory=deque[Sent])
     """Stored events without a gap up to `seen`, and pieces of text between them."""
     kept_bytes: int = 0
@@ -148,6 +150,7 @@ class Hub:
     """Set when the first viewer of a run comes."""
     _me: str = field(default_factory=lambda: uuid.uuid4().hex[:8])
     _closed: bool = False
+    _holding: set[asyncio.Task[None]] = field(default_factory=set[asyncio.Task[None]])
 
     async def __aenter__(self) -> Hub:
         listening = asyncio.Event()
@@ -164,7 +167,7 @@ class Hub:
 
     async def __aexit__(self, *_: object) -> None:
         self.close()
-        await end_all(self._tasks)
+        await end_all([*self._tasks, *self._holding])
 
     def close(self) -> None:
         """Let all viewers go; they resume in another process."""
@@ -208,6 +211,7 @@ class Hub:
         if topic.seen is None:
             topic.seen = head.event_seq
         topic.ended = head.status == "finished" and topic.seen >= head.event_seq
+        topic.turn += head.status != "finished"
         self._mark(run_id)  # what came while nobody knew where the run stands
         if head.status == "finished" and after >= head.event_seq:
             self._leave(topic, text=text)
@@ -215,6 +219,32 @@ class Hub:
         viewing = self._watch(topic, caller, min(after, head.event_seq), text=text)
         await anext(viewing)  # begun, it leaves its topic however it ends
         return viewing
+
+    def hold(self, run_id: str, seq: int) -> None:
+        """Watch a run that is about to go on, to its end, as one who shows its text: so its agent's text is streamed
+        from the first word, and kept for those who come while it is written.
+
+        Args:
+            run_id: the run.
+            seq: its last event so far.
+        """
+        topic = self._join(run_id, text=True)
+        topic.seen = seq if topic.seen is None else topic.seen
+        topic.ended = False
+        topic.turn += 1
+        self._mark(run_id)
+
+        async def to_its_end() -> None:
+            while not (topic.ended or self._closed):
+                await topic.news.wait()
+
+        def leave(holding: asyncio.Task[None]) -> None:
+            self._holding.discard(holding)
+            self._leave(topic, text=True)
+
+        holding = asyncio.create_task(to_its_end())
+        self._holding.add(holding)
+        holding.add_done_callback(leave)
 
     async def _watch(self, topic: Topic, caller: Caller, last: int, *, text: bool) -> AsyncGenerator[bytes]:
         """Send what a viewer has not seen, from the topic as far as it is kept there, else from the database."""
@@ -333,6 +363,7 @@ class Hub:
         topics = {run_id: topic for run_id in dirty if (topic := self._topics.get(run_id)) and topic.seen is not None}
         if not topics:
             return
+        turns = {run_id: topic.turn for run_id, topic in topics.items()}
         async with self.database.service_session() as connection:
             # First who is over, then the events: then the last one of a run that is over is surely among them.
             over = set(await run_queries.finished_of(connection, list(topics)))
@@ -343,8 +374,10 @@ class Hub:
         for event in events:
             topics[event.run_id].add(Sent.of(event))
         for run_id, topic in topics.items():
-            topic.ended = run_id in over and many[run_id] < BATCH
-            if topic.ended:
+            topic.ended = run_id in over and many[run_id] < BATCH and topic.turn == turns[run_id]
+            if topic.turn != turns[run_id]:
+                self._mark(run_id)
+            elif topic.ended:
                 topic.tell()
             elif many[run_id] == BATCH or (run_id in last and last[run_id].type == TERMINAL):
                 self._mark(run_id)

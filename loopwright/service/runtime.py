@@ -19,7 +19,7 @@ from ..core.caller import Caller
 from ..core.errors import DatabaseAway, InvalidInput, Problem
 from ..core.spec import LoopSpec
 from ..settings import Settings
-from ..store import profiles, run_queries
+from ..store import profiles, run_queries, threads
 from ..store.database import Database, Urls, connect_direct
 from ..store.embedded import APP, EmbeddedServer
 from ..store.migrate import migrate
@@ -107,12 +107,14 @@ class Runtime:
         async with self.database.service_session() as connection:
             folder = await run_queries.run_folder(connection, run.id)
             granted = await run_queries.builtins_of(connection, run.id)
+            conversation = await threads.conversation_of(connection, run.id) if run.is_thread else None
         world = await self.world(str(run.owner_id), folder)
         spec = LoopSpec.model_validate(run.spec)
         refuse_local_code(run.spec, world)
         await refuse_private_hosts(spec, world)
         desk = RunDesk(self, Caller(user_id=str(run.owner_id), role="member", door=run.door))
-        return assemble(spec, folder=world.folder, world=world, builtins=Builtins(granted, desk))
+        builtins = Builtins(granted, desk)
+        return assemble(spec, folder=world.folder, world=world, builtins=builtins, conversation=conversation)
 
     def owner(self) -> Caller:
         """The owner of a local installation, as whom the command line acts.

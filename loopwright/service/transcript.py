@@ -32,7 +32,8 @@ class Told:
     before: IterationRecord | None
     """The best of its attempt before it."""
     prompt: Prompt | None
-    """What the agent was shown, rebuilt from the iterations before; `None` late in a long run."""
+    """What the agent was shown, rebuilt from the iterations before; `None` late in a long run, and in a
+    conversation."""
     costs: Sequence[CostPart]
 
 
@@ -52,7 +53,7 @@ async def tell(database: Database, caller: Caller, run_id: str, position: int) -
         costs = await views.cost_parts(connection, run_id, data.attempt, data.number)
         earlier = (
             await run_queries.list_iterations(connection, run_id, 0, position - 1)
-            if position <= MOST_REPLAYED
+            if position <= MOST_REPLAYED and run.thread_id is None
             else None
         )
     prompt = None if earlier is None else _prompt(run, earlier, data.attempt)

@@ -25,7 +25,7 @@ r.cap_usd, r.spent_usd, r.reserved_usd, r.iterations, r.best_attempt, r.best_ite
 r.forked_from_iteration, r.cancel_requested_at, r.created_at, r.started_at, r.finished_at
 """
 
-_BEFORE: LiteralString = "(r.created_at, r.id) < (%(at)s::timestamptz, %(id)s)"
+_BEFORE: LiteralString = "not r.is_thread and (r.created_at, r.id) < (%(at)s::timestamptz, %(id)s)"
 _NEWEST: LiteralString = "order by r.created_at desc, r.id desc limit %(limit)s"
 
 
@@ -105,8 +105,9 @@ async def get_run(connection: Connection, run_id: str) -> Run | None:
     cursor = connection.cursor(row_factory=class_row(Run))
     await cursor.execute(
         f"""
-        select {_SUMMARY}, r.spec, i.data as best
+        select {_SUMMARY}, r.spec, i.data as best, t.id as thread_id
         from public.loop_runs r
+        left join public.assistant_threads t on t.run_id = r.id
         left join public.loop_iterations i
           on i.run_id = r.id and i.attempt = r.best_attempt and i.number = r.best_iteration
         where r.id = %s

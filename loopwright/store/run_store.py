@@ -513,6 +513,8 @@ class TakenRun:
     started_at: datetime
     event_seq: int
     """How many events earlier executions recorded."""
+    is_thread: bool
+    """Whether it is a conversation."""
 
     @property
     def direction(self) -> Direction:
@@ -528,7 +530,7 @@ class TakenRun:
 _LOCK_QUEUED: LiteralString = "select from public.loop_runs where id = %s and status = 'queued' for update"
 _TAKEN: LiteralString = """
 select id, epoch, owner_id, door, goal, spec, cap_usd, spent_usd, reserved_usd, overrun_usd, cancel_requested_at,
-  started_at, event_seq
+  started_at, event_seq, is_thread
 from public.loop_runs where id = %s
 """
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import re
+import threading
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -10,6 +13,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from fastapi import FastAPI, Request
+from fastapi.responses import StreamingResponse
 
 from tests.api.world import Api
 from tests.examples.provider import served
@@ -45,6 +49,8 @@ class Brain:
     """Speaks OpenAI's chat protocol; each answer costs 400 tokens in and 20 out."""
 
     think: Callable[[Seen], Say] = field(default=lambda _: "a text")
+    may_answer: threading.Event = field(default_factory=threading.Event)
+    """Answers wait while it is not set."""
     url: str = ""
     seen: list[Seen] = field(default_factory=list[Seen])
 
@@ -76,14 +82,37 @@ class Brain:
         }
 
 
+def _pieces(answer: dict[str, Any]) -> Generator[str]:
+    """An answer as OpenAI streams it, a word at a time."""
+    frame = {name: answer[name] for name in ("id", "created", "model")} | {"object": "chat.completion.chunk"}
+    (choice,) = answer["choices"]
+    message = choice["message"]
+    calls = [{**call, "index": number} for number, call in enumerate(message.get("tool_calls", ()))]
+    deltas: list[dict[str, Any]] = [{"content": word} for word in re.findall(r"\s*\S+", message["content"] or "")]
+    for delta in [*deltas, *([{"tool_calls": calls}] if calls else [])]:
+        yield _line({**frame, "choices": [{"index": 0, "delta": delta, "finish_reason": None}]})
+    yield _line({**frame, "choices": [{"index": 0, "delta": {}, "finish_reason": choice["finish_reason"]}]})
+    yield _line({**frame, "choices": [], "usage": answer["usage"]})
+    yield "data: [DONE]\n\n"
+
+
+def _line(data: dict[str, Any]) -> str:
+    return f"data: {json.dumps(data)}\n\n"
+
+
 @contextmanager
 def brain_on_a_port() -> Generator[Brain]:
     """The model over real HTTP."""
     brain, app = Brain(), FastAPI()
+    brain.may_answer.set()
 
-    @app.post("/v1/chat/completions")
-    async def complete(request: Request) -> dict[str, Any]:  # pyright: ignore[reportUnusedFunction]
-        return brain.answer(await request.json())
+    @app.post("/v1/chat/completions", response_model=None)
+    async def complete(request: Request) -> dict[str, Any] | StreamingResponse:  # pyright: ignore[reportUnusedFunction]
+        body = await request.json()
+        answer = brain.answer(body)
+        while not brain.may_answer.is_set():
+            await asyncio.sleep(0.01)
+        return StreamingResponse(_pieces(answer), media_type="text/event-stream") if body.get("stream") else answer
 
     with served(app) as address:
         brain.url = f"{address}/v1"

@@ -17,8 +17,9 @@ from loopwright.core.models import Candidate, Feedback, Iteration, Prompt
 from loopwright.core.spec import HistorySpec
 from loopwright.core.state import RunState
 from loopwright.core.stop import Budget, MaxIterations, Stop, Target
+from loopwright.core.text import shorten
 from loopwright.core.wallet import Wallet
-from loopwright.runner.history import shorten, show
+from loopwright.runner.history import show
 from loopwright.runner.plan import Plan
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

@@ -23,6 +23,7 @@ TABLES = (
     "sign_ins",
     "schedules", "schedule_firings", "webhooks", "webhook_messages",
     "guardrails",
+    "assistant_threads", "assistant_messages",
 )  # fmt: skip
 
 CALLERS = ("owner", "member", "admin", "stranger", "anon", "service", "nobody")
@@ -57,6 +58,8 @@ SEEN: dict[str, tuple[int | str, ...]] = {
     "webhooks":         (2,      0,      2,      0,      DENIED, 2,      DENIED),
     "webhook_messages": (2,      0,      2,      0,      DENIED, 2,      DENIED),
     "guardrails":       (0,      0,      1,      0,      DENIED, 1,      DENIED),
+    "assistant_threads": (2,     0,      0,      0,      DENIED, 2,      DENIED),
+    "assistant_messages": (2,    0,      0,      0,      DENIED, 2,      DENIED),
 }  # fmt: skip
 
 WRITABLE = {"secrets", "tools", "agents", "loops", "idempotency_keys", "schedules", "webhooks"}
@@ -106,6 +109,8 @@ _ROWS = (
     "insert into webhooks (id, owner_id, name, loop_id, nonce, sealed, key_id) "
     "values (%(id)s, %(owner)s, 'w', %(id)s, '123456789012', 'x', 'k')",
     "insert into webhook_messages (webhook_id, message_id) values (%(id)s, 'm')",
+    "insert into assistant_threads (id, owner_id, agent_id, run_id) values (%(id)s, %(owner)s, %(id)s, %(run)s)",
+    "insert into assistant_messages (thread_id, position, text, after_seq) values (%(id)s, 1, 'hello', 0)",
 )
 _ONCE = (
     "insert into guardrails (id, name, kind, spec) values (%(owner)s, 'g', 'max_length', '{\"characters\": 5}')",
@@ -200,7 +205,7 @@ _FIRST = {
     "loop_iterations": "run_id", "run_events": "run_id", "run_journal": "run_id", "monthly_spend": "owner_id",
     "workers": "executor", "tools": "name", "agents": "name", "usage_records": "model", "activity_log": "action",
     "api_keys": "name",
-    "schedule_firings": "outcome", "webhook_messages": "run_id",
+    "schedule_firings": "outcome", "webhook_messages": "run_id", "assistant_messages": "text",
 }  # fmt: skip
 
 
@@ -394,6 +399,30 @@ async def test_steering_is_for_the_owner_and_admins(filled: World) -> None:
                     continue
                 with pytest.raises(psycopg.errors.InsufficientPrivilege):
                     await c.execute(cast(Any, f"select {call}"))
+
+
+THREAD = "00000000-0000-4000-8000-000000000002"
+
+
+async def test_a_conversation_is_its_owners_alone(filled: World) -> None:
+    await filled.direct.execute("update loop_runs set is_thread = true, loop_id = null where id = 'run_2'")
+    for caller, seen in (("owner", 1), ("admin", 0), ("member", 0), ("stranger", 0)):
+        async with acting(filled.database, caller) as c:
+            for table in ("loop_runs", "loop_iterations", "run_events"):
+                column = "id" if table == "loop_runs" else "run_id"
+                rows = await c.execute(cast(Any, f"select count(*) from {table} where {column} = 'run_2'"))
+                assert await rows.fetchone() == (seen,), (caller, table)
+            if caller != "owner":
+                change = f"select private.change_thread('{THREAD}', 'mine', 1000, null)"
+                assert await (await c.execute(cast(Any, change))).fetchone() == ("gone",)
+                post = f"select outcome from private.post_message('{THREAD}', 'x', '{{}}', 'x')"
+                assert await (await c.execute(cast(Any, post))).fetchone() == ("gone",)
+    async with acting(filled.database, "stranger") as c:
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            await c.execute(cast(Any, f"select private.open_thread('{THREAD}', 'r', null, 'a', '', 1)"))
+    async with acting(filled.database, "owner") as c:
+        row = await (await c.execute("select private.extend_run('run_2', '{}', 1000)")).fetchone()
+        assert row == (None,)
 
 
 async def test_a_stranger_starts_nothing(filled: World) -> None:
