@@ -486,3 +486,17 @@ async def test_a_front_end_is_told_what_went_wrong(chat: Chat) -> None:
     ):
         refused = await chat.api.call("POST", f"/api/threads/{thread}/vercel", body)
         assert refused.status_code == 422 and refused.json()["errors"][0]["field"]
+
+
+async def test_a_guardrail_holds_for_messages_and_for_what_answers_them(chat: Chat) -> None:
+    thread = await chat.begin(builtins=())
+    secret = {"name": "No cards", "spec": {"kind": "deny_pattern", "pattern": r"4111[ 0-9]+"}}
+    await chat.api.make("/api/guardrails", secret, user=ADMIN)
+    refused = await chat.api.call("POST", f"/api/threads/{thread}/messages", {"text": "pay with 4111 1111"})
+    assert refused.status_code == 403 and "No cards" in refused.json()["detail"]
+    models = {"name": "Ours", "spec": {"kind": "allowed_models", "models": ["openai:ours"]}}
+    await chat.api.make("/api/guardrails", models, user=ADMIN)
+    refused = await chat.api.call("POST", f"/api/threads/{thread}/messages", {"text": "hello"})
+    assert "gpt-4o-mini" in refused.json()["detail"]
+    assert chat.brain.seen == []
+    assert (await chat.thread(thread))["messages"] == 0
