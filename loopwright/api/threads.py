@@ -96,6 +96,12 @@ _UI_STREAM: dict[int | str, dict[str, Any]] = {
     }
 }
 
+_FROM_UI = {
+    "id": "chat-1",
+    "trigger": "submit-message",
+    "messages": [{"id": "m-1", "role": "user", "parts": [{"type": "text", "text": "Which loops are there?"}]}],
+}
+
 
 @router.post("/{thread_id}/vercel", response_class=StreamingResponse, responses={**problems(404, 409), **_UI_STREAM})
 async def vercel(
@@ -104,7 +110,7 @@ async def vercel(
     thread_id: UUID,
     request: Request,
     once: OnceKey,
-    body: Annotated[dict[str, Any], Body(description="What `useChat` of the AI SDK sends.")],
+    body: Annotated[dict[str, Any], Body(description="What `useChat` of the AI SDK sends.", examples=[_FROM_UI])],
 ) -> Response:
     """Send a message from a chat front end that speaks the Vercel AI SDK's protocol, version 5 and up. Its last user
     message is taken; what was said before is known here."""

@@ -128,6 +128,7 @@ async def made_by(api: Api, user: str) -> dict[str, str]:
         "schedule_id": (await api.make("/api/schedules", schedule, user=user))["id"],
         "webhook_id": (await api.make("/api/webhooks", webhook, user=user))["id"],
         "key_id": key["id"],
+        "thread_id": (await api.make("/api/threads", {"agent_id": agent["id"]}, user=user))["id"],
         "name": "MINE",
         "guardrail_id": guardrail["id"],
         "user_id": user,
