@@ -43,6 +43,30 @@ async def listening(api: Api) -> AsyncGenerator[httpx.AsyncClient]:
     await serving
 
 
+class Viewer:
+    """Somebody who has opened a run's stream, and what has come of it so far."""
+
+    def __init__(self, client: httpx.AsyncClient, run_id: str) -> None:
+        self.text = ""
+        self._watching = asyncio.create_task(self._watch(client, run_id))
+
+    async def _watch(self, client: httpx.AsyncClient, run_id: str) -> None:
+        async with client.stream("GET", f"/api/runs/{run_id}/events") as answer:
+            async for piece in answer.aiter_text():
+                self.text += piece
+
+    async def sees(self, text: str) -> None:
+        """Return once this has come."""
+        async with asyncio.timeout(30):
+            while text not in self.text:
+                await asyncio.sleep(0.01)
+
+    async def all(self) -> str:
+        """Everything, once the stream has ended."""
+        await asyncio.wait_for(self._watching, 30)
+        return self.text
+
+
 async def watch(client: httpx.AsyncClient, run_id: str, *, after: int = 0, most: int = 10_000) -> list[tuple[int, str]]:
     """The ids and kinds of events, to the end of the stream or for so many."""
     found: list[tuple[int, str]] = []
@@ -155,15 +179,15 @@ async def test_the_end_is_told_even_where_it_is_no_event(api: Api) -> None:
     run_id = await api.start(await api.make_loop(agent={"model": "practice", "settings": {"practice_pace": 30}}))
     await api.running(run_id)
     async with listening(api) as client:
-        watching = asyncio.create_task(client.get(f"/api/runs/{run_id}/events"))
-        await asyncio.sleep(0.3)
+        viewer = Viewer(client, run_id)
+        await viewer.sees("event: run_started")
         async with api.runtime.database.as_service() as c:
             await c.execute(
                 "update loop_runs set status = 'finished', stop_reason = 'error', sentence = 'Disk full.', "
                 "epoch = epoch + 1 where id = %s",
                 (run_id,),
             )
-        text = (await watching).text
+        text = await viewer.all()
     last = text.strip().split("\n\n")[-1]
     assert last.startswith("event: run_finished\ndata: {")
     assert "Disk full." in last
@@ -179,13 +203,14 @@ async def test_text_reaches_viewers_here_and_elsewhere_and_is_not_kept(api: Api,
         listening(api) as here,
         listening(other) as there,
     ):
-        watching = [asyncio.create_task(client.get(f"/api/runs/{run_id}/events")) for client in (here, there)]
+        viewers = [Viewer(client, run_id) for client in (here, there)]
         await watched_here_and_elsewhere(api)
         api.runtime.hub.say(TextDelta(run_id=run_id, attempt=1, number=1, text=text))
-        await asyncio.sleep(0.5)
+        for viewer in viewers:
+            await viewer.sees("🦉")
         await api.call("POST", f"/api/runs/{run_id}/cancel")
-        for each in watching:
-            chunks = [chunk for chunk in (await each).text.split("\n\n") if chunk.startswith("event: text_delta")]
+        for viewer in viewers:
+            chunks = [chunk for chunk in (await viewer.all()).split("\n\n") if chunk.startswith("event: text_delta")]
             assert not any("id:" in chunk.split("data: ")[0] for chunk in chunks)
             said = [json.loads(chunk.split("data: ", 1)[1])["text"] for chunk in chunks]
             assert "".join(said) == text
@@ -202,12 +227,11 @@ async def test_who_may_not_see_a_run_may_not_watch_it(api: Api) -> None:
 async def test_viewers_are_let_go_when_the_process_leaves(api: Api) -> None:
     run_id = await api.start(await api.make_loop(agent={"model": "practice", "settings": {"practice_pace": 30}}))
     async with listening(api) as client:
-        watching = asyncio.create_task(client.get(f"/api/runs/{run_id}/events"))
-        await asyncio.sleep(0.3)
+        viewer = Viewer(client, run_id)
+        await viewer.sees("event: run_started")
         api.runtime.hub.close()
-        answer = await asyncio.wait_for(watching, 2)
-    assert "event: run_started" in answer.text
-    assert "event: run_finished" not in answer.text  # they resume in another process
+        text = await viewer.all()
+    assert "event: run_finished" not in text  # they resume in another process
 
 
 def test_an_event_is_encoded_as_the_standard_says() -> None:

@@ -27,7 +27,7 @@ def test_it_prints_its_figures(name: str, options: list[str], figures: list[str]
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         check=False,
     )
     assert done.returncode == 0, done.stderr
