@@ -29,6 +29,8 @@ from tests.postgres import OWNER, fresh_database
 HEADERS = {"authorization": f"Bearer {SERVICE_KEY}", "x-triggered-by": OWNER}
 EXAMPLES = 8
 """Requests made up for each operation."""
+PARTS = 4
+"""The walk is shared out among the processes of the tests."""
 
 
 @pytest.fixture(scope="module")
@@ -89,7 +91,8 @@ def test_examples_are_right(address: str) -> None:
         assert loop.status_code == 201, loop.text
 
 
-def test_schemathesis_finds_nothing(address: str) -> None:
+@pytest.mark.parametrize("part", range(PARTS))
+def test_schemathesis_finds_nothing(address: str, part: int) -> None:
     document = _document(address)
     schema = schemathesis.openapi.from_dict(document)
     schema.config.base_url = address
@@ -100,13 +103,15 @@ def test_schemathesis_finds_nothing(address: str) -> None:
         run = client.post(f"/api/loops/{loop['id']}/runs").json()
         known = {"agent_id": agent["id"], "loop_id": loop["id"], "run_id": run["run_id"]}
     walked = 0
-    for result in schema.get_all_operations():
+    for number, result in enumerate(schema.get_all_operations()):
+        if number % PARTS != part:
+            continue
         operation = cast(Any, result).ok()
         if operation.path.endswith("/events"):
             continue  # endless for a run that goes on; its refusals are tested by themselves
         walked += 1
         _walk(operation, known)
-    assert walked >= 25
+    assert walked >= 10
 
 
 def _walk(operation: Any, known: dict[str, str]) -> None:
