@@ -112,11 +112,13 @@ class EgressClient:
         content: bytes = b"",
         timeout_seconds: float | None = None,
         max_response_bytes: int | None = None,
+        cut: bool = False,
     ) -> Response:
         """Send one request, once, and read the whole answer.
 
         `timeout_seconds` and `max_response_bytes` take the place of the policy's. Header values are sent as they
-        are: see `resolve_headers` for secrets.
+        are: see `resolve_headers` for secrets. With `cut`, for who wants the status, a larger body is no failure: it is
+        read no further; nor is a compressed one.
 
         Raises:
             EgressRefused: the policy does not let the request go there; nothing was sent.
@@ -132,7 +134,7 @@ class EgressClient:
         limit = self.policy.max_response_bytes if max_response_bytes is None else max_response_bytes
         try:
             async with asyncio.timeout(seconds):
-                return await self._exchange(request, limit, shown_url(url))
+                return await self._exchange(request, limit, shown_url(url), cut=cut)
         except TimeoutError:
             raise EgressFailed(f"no complete answer from {shown_url(url)} within {seconds:g} s") from None
 
@@ -146,12 +148,12 @@ class EgressClient:
         target = checked_url(url)
         await self._backend.checked_addresses(target.host, port_of(target))
 
-    async def _exchange(self, request: httpcore.Request, limit: int, shown: str) -> Response:
+    async def _exchange(self, request: httpcore.Request, limit: int, shown: str, *, cut: bool) -> Response:
         pool = self.pool(request.url.scheme.decode())
         try:
             answer = await pool.handle_async_request(request)
             try:
-                return await _read(answer, limit, shown)
+                return await _read(answer, limit, shown, cut=cut)
             finally:
                 await answer.aclose()
         except (httpcore.ConnectError, httpcore.ConnectTimeout) as error:
@@ -196,24 +198,26 @@ def ssl_context() -> ssl.SSLContext:
     return httpx.create_ssl_context() if has_none else context
 
 
-async def _read(answer: httpcore.Response, limit: int, shown: str) -> Response:
+async def _read(answer: httpcore.Response, limit: int, shown: str, *, cut: bool) -> Response:
     headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in answer.headers}
     if answer.status in _REDIRECTS:
         # Not shortened to a few words, as it may end in a secret: half of one would not be found by `without_secrets`.
         where = _printable(headers.get("location", "nowhere").partition("?")[0], 4000)
         raise EgressFailed(f"{shown} redirects to {where} (HTTP {answer.status}); redirects aren't followed")
-    if headers.get("content-encoding", "identity").lower() != "identity":
+    if not cut and headers.get("content-encoding", "identity").lower() != "identity":
         raise EgressFailed(f"{shown} sent a compressed body though none was asked for")
     too_large = EgressFailed(f"the answer from {shown} is larger than {limit:,} bytes")
     declared = headers.get("content-length", "")
-    if declared.isdecimal() and int(declared) > limit:
+    if not cut and declared.isdecimal() and int(declared) > limit:
         raise too_large
     body = bytearray()
     async for chunk in answer.aiter_stream():
         body += chunk
         if len(body) > limit:
+            if cut:
+                break
             raise too_large
-    return Response(status=answer.status, headers=headers, body=bytes(body))
+    return Response(status=answer.status, headers=headers, body=bytes(body[:limit]))
 
 
 class _CheckedBackend(httpcore.AsyncNetworkBackend):

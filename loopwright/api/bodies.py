@@ -11,7 +11,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSche
 from ..core.caller import UserRole
 from ..core.guardrails import GuardrailSpec
 from ..core.money import usd
-from ..core.records import Backfill, Overlap, Visibility
+from ..core.records import Backfill, EventName, Overlap, Scope, Visibility
 from ..core.spec import Price
 from ..service.threads import DEFAULT_CAP, MOST_CHARACTERS
 from .docs import AGENT_SPEC, EXAMPLE_AGENT, EXAMPLE_GUARDRAIL, EXAMPLE_LOOP, EXAMPLE_TOOL, LOOP_SPEC, TOOL_SPEC
@@ -271,6 +271,36 @@ class NewMessage(Body):
     """A message to an agent."""
 
     text: Annotated[str, Field(min_length=1, max_length=MOST_CHARACTERS, examples=["Which loops are there?"])]
+
+
+Url = Annotated[str, Field(min_length=1, max_length=2000, examples=["https://example.com/loopwright"])]
+Events = Annotated[list[EventName], Field(min_length=1, max_length=10)]
+
+
+class NewEndpoint(Body):
+    """An endpoint to store: an address elsewhere that is told when runs end."""
+
+    name: LoopName
+    url: Url
+    """Messages are sent there by POST."""
+    events: Events = ["run.finished"]
+    loop_id: UUID | None = None
+    """Only runs of this loop."""
+    scope: Scope = "own"
+    """Whose runs: yours, or everybody's, which is for admins."""
+    active: bool = True
+
+
+class EndpointPatch(Body):
+    """What is to change of an endpoint; what is left out stays."""
+
+    name: LoopName | None = None
+    url: Url | None = None
+    events: Events | None = None
+    loop_id: UUID | None = None
+    """Only runs of this loop; null for runs of all loops again."""
+    scope: Scope | None = None
+    active: bool | None = None
 
 
 class PutSecret(Body):

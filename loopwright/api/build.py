@@ -13,6 +13,7 @@ from ..service.metrics import Metrics
 from ..settings import Settings
 from . import (
     agents,
+    endpoints,
     events,
     guardrails,
     health,
@@ -56,6 +57,7 @@ def build_api(settings: Settings, lifespan: Callable[[FastAPI], AbstractAsyncCon
         webhooks,
         guardrails,
         threads,
+        endpoints,
         events,
         runs,
         usage,

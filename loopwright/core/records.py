@@ -394,3 +394,76 @@ class WholeThread(Thread):
     """The messages, oldest first."""
     earlier: bool
     """Whether there are messages before these; ask with `before`."""
+
+
+Scope = Literal["own", "workspace"]
+"""Whose runs an endpoint is told of: its owner's, or everybody's, which is for admins."""
+
+EventName = Literal["run.finished"]
+"""What an endpoint can be told of."""
+
+
+class Endpoint(Editable):
+    """An address elsewhere that is told when runs end."""
+
+    url: str
+    events: Sequence[EventName]
+    loop_id: UUID | None
+    """Only runs of this loop; null for all."""
+    scope: Scope
+    active: bool
+    notice: str
+    """Why it was switched off by itself; empty where it wasn't."""
+    old_until: datetime | None
+    """Until when messages are signed with the secret before this one, too."""
+
+
+class EndpointWithSecret(Endpoint):
+    """An endpoint whose secret was just made."""
+
+    secret: str | None
+    """What messages are signed with; shown once, so null where the request was repeated."""
+
+
+DeliveryState = Literal["waiting", "delivered", "failed"]
+
+
+class DeliveryAttempt(Record):
+    """One attempt to deliver a message."""
+
+    number: int
+    at: datetime
+    seconds: float
+    """How long it took."""
+    status: int | None
+    """Of the answer; null where none came."""
+    answer: str
+    """How the answer begins: 2,000 bytes at most."""
+    error: str
+    """Why it failed, where no answer says so."""
+
+
+class Delivery(Record):
+    """A message to an endpoint, and how far it came."""
+
+    id: UUID
+    """Its `webhook-id` is `msg_` and this id without dashes; it stays the same however often it is sent."""
+    endpoint_id: UUID
+    event: str
+    run_id: str | None
+    state: DeliveryState
+    attempts: int
+    next_at: datetime | None
+    """When it is tried next; null where it isn't."""
+    created_at: datetime
+    last: DeliveryAttempt | None
+    """The last attempt that is over."""
+
+
+class DeliveryDetails(Delivery):
+    """A message to an endpoint with what it says and all attempts."""
+
+    payload: str
+    """The body, to the letter."""
+    log: Sequence[DeliveryAttempt]
+    """Oldest first."""

@@ -24,6 +24,7 @@ PLACES = {
     "tool": "/tools/",
     "schedule": "/schedules/",
     "webhook": "/webhooks/",
+    "endpoint": "/endpoints/",
 }
 """Where the pages of subjects are."""
 

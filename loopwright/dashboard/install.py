@@ -16,6 +16,7 @@ from . import (
     activity,
     agents,
     compare,
+    endpoints,
     evaluators,
     examples,
     loop_form,
@@ -49,6 +50,7 @@ PARTS = (
     activity,
     workspace,
     webhooks,
+    endpoints,
     session,
     sign_in,
 )

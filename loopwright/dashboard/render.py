@@ -75,6 +75,7 @@ NOTES: Mapping[str, str] = {
     "extended": "The run goes on.",
     "paused": "Paused: what is due meanwhile is not made up for.",
     "resumed": "It goes on from its next time.",
+    "sent": "It is sent in a moment; reload to see what came of it.",
 }
 """What pages can be told to say by their address: known sentences only."""
 

@@ -1,4 +1,5 @@
-"""Forgetting what nobody asks for any more: the engine's records of work that is over, old answers, ended sign-ins.
+"""Forgetting what nobody asks for any more: the engine's records of work that is over, old answers, ended sign-ins,
+what endpoints were told long ago.
 
 What became of a run, what it said and what it cost stands in our own tables, so nothing of it goes with these.
 """
@@ -15,7 +16,7 @@ from dbos import DBOS
 
 from ..cancellation import end_all
 from ..core.errors import DatabaseAway
-from ..store import idempotency, sign_ins, workers
+from ..store import endpoints, idempotency, sign_ins, workers
 from ..store.database import Database
 
 FIRST_SECONDS = 60.0
@@ -67,6 +68,7 @@ class Pruning:
         async with self.database.service_session() as connection:
             await idempotency.forget_old(connection)
             await sign_ins.forget_ended(connection)
+            await endpoints.forget_old(connection)
             living = await workers.living(connection)
         before = (datetime.now(UTC) - timedelta(days=self.engine_days)).isoformat()
         gone = 0

@@ -169,6 +169,7 @@ async def engine_of(runtime: Runtime) -> AsyncGenerator[Engine]:
     """Execute runs in this process as long as the block lasts."""
     await anyio.to_thread.run_sync(_import_engine)
     from ..agents.clients import shared_connections
+    from .delivering import Delivering
     from .engine import Engine, Limits
     from .pruning import Pruning
     from .ticking import Ticking
@@ -185,7 +186,8 @@ async def engine_of(runtime: Runtime) -> AsyncGenerator[Engine]:
         async with shared_connections(), engine:  # to the models' providers: they outlast the runs
             runtime.engine, runtime.awaits_engine = engine, False
             pruning = Pruning(database=runtime.database, engine_days=settings.engine_days)
-            async with Ticking(runtime=runtime), pruning:
+            delivering = Delivering(runtime=runtime, grace_seconds=settings.grace_seconds)
+            async with Ticking(runtime=runtime), pruning, delivering:
                 yield engine
     finally:
         if traces:
@@ -211,9 +213,9 @@ async def engine_behind(runtime: Runtime) -> AsyncGenerator[asyncio.Task[None]]:
 
 
 def _import_engine() -> None:
-    from . import assemble, engine, pruning, ticking
+    from . import assemble, delivering, engine, pruning, ticking
 
-    _ = assemble, engine, pruning, ticking
+    _ = assemble, delivering, engine, pruning, ticking
 
 
 async def _database(settings: Settings, stack: AsyncExitStack) -> tuple[Urls, Path | None]:

@@ -117,6 +117,8 @@ async def made_by(api: Api, user: str) -> dict[str, str]:
     await api.call("POST", f"/api/runs/{run}/cancel", user=user)
     schedule = {"name": "s", "loop_id": loop["id"], "cron": "0 3 * * *", "zone": "Europe/London"}
     webhook = {"name": "w", "loop_id": loop["id"]}
+    endpoint = await api.make("/api/endpoints", {"name": "e", "url": "https://example.com/told"}, user=user)
+    delivery = await api.make(f"/api/endpoints/{endpoint['id']}/test", None, user=user)
     guardrail = await api.make("/api/guardrails", GUARDRAIL, user=ADMIN)
     key = await api.make("/api/keys", {"name": "k"}, user=user)
     assert (await api.call("PUT", "/api/secrets/MINE", {"value": "hidden"}, user=user)).status_code == 204
@@ -127,6 +129,8 @@ async def made_by(api: Api, user: str) -> dict[str, str]:
         "run_id": run,
         "schedule_id": (await api.make("/api/schedules", schedule, user=user))["id"],
         "webhook_id": (await api.make("/api/webhooks", webhook, user=user))["id"],
+        "endpoint_id": endpoint["id"],
+        "delivery_id": delivery["id"],
         "key_id": key["id"],
         "thread_id": (await api.make("/api/threads", {"agent_id": agent["id"]}, user=user))["id"],
         "name": "MINE",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import asyncio
 import hashlib
 import re
 from dataclasses import fields
@@ -17,6 +18,7 @@ from loopwright.dashboard import (
     activity,
     agents,
     compare,
+    endpoints,
     errors,
     evaluators,
     loop_form,
@@ -46,6 +48,9 @@ CONTEXTS = {
     "agents.html": agents.AgentsContext,
     "compare.html": compare.CompareContext,
     "confirm.html": sign_in.ConfirmContext,
+    "delivery.html": endpoints.DeliveryContext,
+    "endpoint.html": endpoints.EndpointContext,
+    "endpoints.html": endpoints.EndpointsContext,
     "error.html": errors.ErrorContext,
     "evaluators.html": evaluators.EvaluatorsContext,
     "iteration.html": run.IterationContext,
@@ -383,3 +388,35 @@ async def test_a_webhook_is_made_with_a_form_and_its_secret_is_shown_once(api: A
     assert (await post(api, address, **{**typed, "allow_tools": "yes"}, version="2")).status_code == 303
     assert (await post(api, f"{address}/delete", version="3")).status_code == 303
     assert "Nobody sends messages here yet" in (await get(api, "/webhooks")).text
+
+
+async def test_an_endpoint_is_made_tested_and_shows_what_came_of_it(api: Api) -> None:
+    typed = {"name": "Ops", "url": "http://127.0.0.1:1/hook", "loop": "", "active": "yes"}
+    refused = await post(api, "/endpoints", **{**typed, "url": "http://127.0.0.1:2/"}, once="k0")
+    assert refused.status_code == 422
+    assert "LOOPWRIGHT_EGRESS_ALLOW" in refused.text
+    assert 'name="scope"' not in refused.text, "everybody's runs are for admins"
+    made = await post(api, "/endpoints", **typed, once="k1")
+    assert made.status_code == 200, made.text
+    assert "whsec_" in made.text
+    [endpoint] = (await api.get("/api/endpoints"))["items"]
+    address = f"/endpoints/{endpoint['id']}"
+    assert "whsec_" not in (await get(api, address)).text
+    assert "whsec_" in (await post(api, f"{address}/secret")).text
+    assert "too, until" in (await get(api, address)).text
+    assert (await get(api, address, OTHER)).status_code == 404
+    sent = await post(api, f"{address}/test")
+    assert (sent.status_code, sent.headers["location"]) == (303, f"{address}?note=sent")
+    async with asyncio.timeout(30):
+        while "can&#39;t connect" not in (shown := (await get(api, address)).text):
+            await asyncio.sleep(0.05)
+    [delivery] = re.findall(rf"{address}/deliveries/[0-9a-f-]+", shown)
+    details = (await get(api, delivery)).text
+    assert "endpoint.test" in details and "can&#39;t connect" in details
+    assert (await get(api, delivery, OTHER)).status_code == 404
+    assert (await post(api, f"{delivery}/again")).status_code == 303
+    assert (await post(api, address, **{**typed, "active": ""}, version="2")).status_code == 303
+    assert "It is off." in (await get(api, address)).text
+    assert (await post(api, f"{address}/delete", version="3")).status_code == 303
+    assert "Nobody is told yet" in (await get(api, "/endpoints")).text
+    assert 'name="scope"' in (await get(api, "/endpoints", ADMIN)).text

@@ -24,6 +24,7 @@ TABLES = (
     "schedules", "schedule_firings", "webhooks", "webhook_messages",
     "guardrails",
     "assistant_threads", "assistant_messages",
+    "endpoints", "deliveries", "delivery_attempts",
 )  # fmt: skip
 
 CALLERS = ("owner", "member", "admin", "stranger", "anon", "service", "nobody")
@@ -60,9 +61,12 @@ SEEN: dict[str, tuple[int | str, ...]] = {
     "guardrails":       (0,      0,      1,      0,      DENIED, 1,      DENIED),
     "assistant_threads": (2,     0,      0,      0,      DENIED, 2,      DENIED),
     "assistant_messages": (2,    0,      0,      0,      DENIED, 2,      DENIED),
+    "endpoints":        (2,      0,      2,      0,      DENIED, 2,      DENIED),
+    "deliveries":       (2,      0,      2,      0,      DENIED, 2,      DENIED),
+    "delivery_attempts": (2,     0,      2,      0,      DENIED, 2,      DENIED),
 }  # fmt: skip
 
-WRITABLE = {"secrets", "tools", "agents", "loops", "idempotency_keys", "schedules", "webhooks"}
+WRITABLE = {"secrets", "tools", "agents", "loops", "idempotency_keys", "schedules", "webhooks", "endpoints"}
 """Tables that callers write by themselves; all others only through functions, or not at all."""
 
 
@@ -111,6 +115,11 @@ _ROWS = (
     "insert into webhook_messages (webhook_id, message_id) values (%(id)s, 'm')",
     "insert into assistant_threads (id, owner_id, agent_id, run_id) values (%(id)s, %(owner)s, %(id)s, %(run)s)",
     "insert into assistant_messages (thread_id, position, text, after_seq) values (%(id)s, 1, 'hello', 0)",
+    "insert into endpoints (id, owner_id, name, url, nonce, sealed, key_id) "
+    "values (%(id)s, %(owner)s, 'e', 'https://example.com', '123456789012', 'x', 'k')",
+    "insert into deliveries (id, endpoint_id, owner_id, run_id, event, payload) "
+    "values (%(id)s, %(id)s, %(owner)s, %(run)s, 'run.finished', '{}')",
+    "insert into delivery_attempts (delivery_id, number, at, seconds) values (%(id)s, 1, now(), 1)",
 )
 _ONCE = (
     "insert into guardrails (id, name, kind, spec) values (%(owner)s, 'g', 'max_length', '{\"characters\": 5}')",
@@ -145,7 +154,7 @@ async def acting(database: Database, caller: str) -> AsyncGenerator[Connection]:
 
 
 async def _count(c: Connection, table: str) -> int | str:
-    column = "id" if table in ("secrets", "webhooks", "profiles", "api_keys") else "*"
+    column = "id" if table in ("secrets", "webhooks", "profiles", "api_keys", "endpoints") else "*"
     query = sql.SQL("select count({}) from public.{}").format(sql.SQL(cast(Any, column)), sql.Identifier(table))
     if table == "tools":
         query += sql.SQL(" where true")
@@ -197,6 +206,7 @@ def _any_column(table: str) -> str:
         "loops": "name",
         "schedules": "name",
         "webhooks": "name",
+        "endpoints": "name",
         "idempotency_keys": "status",
     }.get(table, _FIRST.get(table, "id"))
 
@@ -206,6 +216,7 @@ _FIRST = {
     "workers": "executor", "tools": "name", "agents": "name", "usage_records": "model", "activity_log": "action",
     "api_keys": "name",
     "schedule_firings": "outcome", "webhook_messages": "run_id", "assistant_messages": "text",
+    "deliveries": "state", "delivery_attempts": "answer",
 }  # fmt: skip
 
 
@@ -302,6 +313,43 @@ async def test_a_webhook_takes_messages_for_its_owner_alone(filled: World) -> No
         await c.execute(insert, (key,))
         with pytest.raises(psycopg.errors.InsufficientPrivilege):
             await c.execute("select sealed from webhooks")
+
+
+async def test_an_endpoint_for_everybody_is_an_admins_and_its_deliveries_are_nobodys_to_write(filled: World) -> None:
+    insert = (
+        "insert into endpoints (id, name, url, scope, nonce, sealed, key_id) "
+        "values (gen_random_uuid(), 'x', 'https://example.com', %s, '123456789012', 'x', 'k')"
+    )
+    for caller, scope, may in (
+        ("owner", "own", True), ("owner", "workspace", False), ("admin", "workspace", True), ("stranger", "own", False),
+    ):  # fmt: skip
+        async with acting(filled.database, caller) as c:
+            if may:
+                await c.execute(insert, (scope,))
+                continue
+            with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                await c.execute(insert, (scope,))
+    for statement in (
+        "update endpoints set scope = 'workspace'",
+        "update endpoints set owner_id = '00000000-0000-0000-0000-00000000000b'",
+        "select sealed from endpoints",
+        "select old_sealed from endpoints",
+        "update deliveries set state = 'waiting', next_at = now()",
+        "insert into delivery_attempts (delivery_id, number, at, seconds) select id, 2, now(), 1 from deliveries",
+        "select private.may_listen(auth.uid(), 'own')",
+    ):
+        async with acting(filled.database, "owner") as c:
+            with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                await c.execute(cast(Any, statement))
+    key = "00000000-0000-4000-8000-000000000001"
+    for caller, may in (("owner", True), ("admin", True), ("member", False), ("stranger", False)):
+        async with acting(filled.database, caller) as c:
+            again = await (await c.execute("select private.send_again(%s)", (key,))).fetchone()
+            test = await (await c.execute("select private.send_test(%s) is not null", (key,))).fetchone()
+            assert (again, test) == ((may,), (may,)), caller
+            await c.execute("select private.renew_endpoint_secret(%s, '210987654321', 'y', 'k', 60)", (key,))
+            changed = await c.execute("select 1 from endpoints where id = %s and old_until > now()", (key,))
+            assert bool(await changed.fetchone()) == may, caller
 
 
 async def test_sealed_values_are_for_the_service_alone(filled: World) -> None:
