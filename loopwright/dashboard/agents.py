@@ -74,7 +74,7 @@ async def _form(
         agent=agent,
         values=values,
         chosen=values.all("tool_ids"),
-        tools=[tool for tool in tools.items if not tool.is_builtin],
+        tools=[tool for tool in tools.items if not (tool.is_builtin and tool.name == "loop_done")],  # all have that
         can_edit=agent is None or me.is_admin or str(agent.owner_id) == me.user_id,
         key=new_key(),
         wrong=wrong or {},

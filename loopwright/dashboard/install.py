@@ -15,6 +15,7 @@ from ..settings import Settings
 from . import (
     activity,
     agents,
+    chat,
     compare,
     endpoints,
     evaluators,
@@ -42,6 +43,7 @@ PARTS = (
     compare,
     run,
     runs,
+    chat,
     agents,
     tools,
     evaluators,

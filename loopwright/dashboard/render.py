@@ -37,6 +37,7 @@ HEADERS: Mapping[str, str] = {
 NAV = (
     ("/", "Loops", "repeat"),
     ("/runs", "Runs", "play"),
+    ("/chat", "Chat", "message-circle"),
     ("/agents", "Agents", "bot"),
     ("/tools", "Tools", "wrench"),
     ("/evaluators", "Evaluators", "gauge"),
@@ -70,6 +71,7 @@ def page(request: Request, template: str, context: Context, status: int = 200) -
 NOTES: Mapping[str, str] = {
     "saved": "Saved.",
     "deleted": "Deleted.",
+    "archived": "Put away.",
     "revoked": "Revoked: it opens nothing any more.",
     "stopping": "Stopping: the best so far is kept.",
     "extended": "The run goes on.",

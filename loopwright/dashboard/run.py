@@ -236,7 +236,10 @@ async def show(
     request: Request, rt: Rt, me: Me, run_id: RunId, before: Annotated[int | None, Query(ge=2, le=10**9)] = None
 ) -> Response:
     """The page."""
-    return page(request, "run.html", await _context(rt, me, run_id, Window(before=before)))
+    context = await _context(rt, me, run_id, Window(before=before))
+    if context.run.thread_id is not None:
+        return RedirectResponse(f"/chat/{context.run.thread_id}", 303)
+    return page(request, "run.html", context)
 
 
 @router.get("/live")
@@ -296,7 +299,7 @@ def _told(told: transcript.Told) -> IterationContext:
         before=old.number if old else None,
         prompt=[(each.role, plain(each.text[:SHOWN])) for each in told.prompt.messages] if told.prompt else (),
         costs=told.costs,
-        can_fork=told.record.position < run.iterations or run.status == "finished",
+        can_fork=run.thread_id is None and (told.record.position < run.iterations or run.status == "finished"),
         key=new_key(),
     )
 

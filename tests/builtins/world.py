@@ -6,7 +6,7 @@ import asyncio
 import json
 import re
 import threading
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -51,6 +51,9 @@ class Brain:
     think: Callable[[Seen], Say] = field(default=lambda _: "a text")
     may_answer: threading.Event = field(default_factory=threading.Event)
     """Answers wait while it is not set."""
+    words: int | None = None
+    """After so many words a streamed answer waits for `may_finish`."""
+    may_finish: threading.Event = field(default_factory=threading.Event)
     url: str = ""
     seen: list[Seen] = field(default_factory=list[Seen])
 
@@ -80,6 +83,13 @@ class Brain:
             "choices": [{"index": 0, "message": message, "finish_reason": finish}],
             "usage": {"prompt_tokens": 400, "completion_tokens": 20, "total_tokens": 420},
         }
+
+
+async def _sent(brain: Brain, answer: dict[str, Any]) -> AsyncGenerator[str]:
+    for number, piece in enumerate(_pieces(answer)):
+        while number == brain.words and not brain.may_finish.is_set():
+            await asyncio.sleep(0.01)
+        yield piece
 
 
 def _pieces(answer: dict[str, Any]) -> Generator[str]:
@@ -112,7 +122,7 @@ def brain_on_a_port() -> Generator[Brain]:
         answer = brain.answer(body)
         while not brain.may_answer.is_set():
             await asyncio.sleep(0.01)
-        return StreamingResponse(_pieces(answer), media_type="text/event-stream") if body.get("stream") else answer
+        return StreamingResponse(_sent(brain, answer), media_type="text/event-stream") if body.get("stream") else answer
 
     with served(app) as address:
         brain.url = f"{address}/v1"

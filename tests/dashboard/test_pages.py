@@ -17,6 +17,7 @@ import loopwright.dashboard
 from loopwright.dashboard import (
     activity,
     agents,
+    chat,
     compare,
     endpoints,
     errors,
@@ -46,6 +47,9 @@ CONTEXTS = {
     "activity.html": activity.ActivityContext,
     "agent.html": agents.AgentContext,
     "agents.html": agents.AgentsContext,
+    "chat.html": chat.ChatContext,
+    "thread.html": chat.ThreadContext,
+    "thread_live.html": chat.ThreadContext,
     "compare.html": compare.CompareContext,
     "confirm.html": sign_in.ConfirmContext,
     "delivery.html": endpoints.DeliveryContext,
@@ -89,7 +93,7 @@ FORM = {
 
 
 async def test_what_every_page_carries(api: Api) -> None:
-    for path in ("/", "/runs", "/loops/new", "/settings", "/nothing-here", "/sign-in"):
+    for path in ("/", "/chat", "/runs", "/loops/new", "/settings", "/nothing-here", "/sign-in"):
         answer = await get(api, path)
         assert answer.headers["content-type"] == "text/html; charset=utf-8", path
         policy = answer.headers["content-security-policy"]

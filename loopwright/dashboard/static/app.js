@@ -4,6 +4,7 @@
   const thisYear = new Intl.DateTimeFormat(undefined, clock);
   const otherYear = new Intl.DateTimeFormat(undefined, { ...clock, year: "numeric" });
   const exact = new Intl.DateTimeFormat(undefined, { dateStyle: "full", timeStyle: "long" });
+  const STREAMS = 3; // of one browser
   window.loopwright = {
     localize(root) {
       for (const time of root.querySelectorAll("time[datetime]:not([data-local])")) {
@@ -14,6 +15,21 @@
         time.dataset.local = "";
       }
       for (const button of root.querySelectorAll("[data-copy][hidden]")) button.hidden = false;
+    },
+    // A place to stream from: one of the few of this browser, for as long as it is kept, or null. Without locks (which
+    // need https or this machine) there is one for every page.
+    async place() {
+      if (!navigator.locks) return () => {};
+      for (let n = 0; n < STREAMS; n++) {
+        const kept = await new Promise((got) => {
+          navigator.locks.request(`loopwright-live-${n}`, { ifAvailable: true }, (lock) => {
+            if (!lock) { got(null); return undefined; }
+            return new Promise((release) => got(release));
+          });
+        });
+        if (kept) return kept;
+      }
+      return null;
     },
   };
   window.loopwright.localize(document);

@@ -14,7 +14,6 @@
   const KEPT = 100; // iterations that stay on the page
   const EVERY = 300; // milliseconds between two renderings
   const WORDS = 600; // characters of the text being written that are shown
-  const STREAMS = 3; // of one browser
   const LOOK = 3000, LOOK_HIDDEN = 10000; // milliseconds between two looks of a page that doesn't stream
   let stream, seen = "", wait = 500, timer, busy = false, again = false, paused = false, over = false, reopening, give = null;
 
@@ -120,22 +119,6 @@
 
   // --- whether this page streams ---
 
-  // One of the few places, for as long as it is kept; without locks (which need https or this machine) there is one
-  // for every page.
-  async function place() {
-    if (!navigator.locks) return () => {};
-    for (let n = 0; n < STREAMS; n++) {
-      const kept = await new Promise((got) => {
-        navigator.locks.request(`loopwright-live-${n}`, { ifAvailable: true }, (lock) => {
-          if (!lock) { got(null); return undefined; }
-          return new Promise((release) => got(release));
-        });
-      });
-      if (kept) return kept;
-    }
-    return null;
-  }
-
   function stop() {
     clearTimeout(reopening);
     stream?.close();
@@ -147,7 +130,7 @@
   async function follow() {
     clearTimeout(reopening);
     if (over) return;
-    const found = document.hidden ? null : await place();
+    const found = document.hidden ? null : await window.loopwright.place();
     if (found && !over && !stream && !document.hidden) { give = found; open(); return; }
     found?.();
     if (over || stream) return;
