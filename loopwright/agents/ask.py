@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
+from decimal import Decimal
 from typing import cast
 
 from pydantic import JsonValue
@@ -102,12 +103,14 @@ class Asker:
         schema: dict[str, JsonValue],
         spender: Spender,
         purpose: str,
+        keep: Decimal = Decimal(0),
     ) -> dict[str, JsonValue]:
-        """See `core.ports.AskModel`."""
+        """See `core.ports.AskModel`. `keep` is what must be left free, in USD."""
         meter = Meter(
             store=self._store,
             spender=spender,
             prices=self._prices,
+            keep=keep,
             max_output_tokens=model.max_output_tokens,
             names=self._names_of(spender, purpose),
         )

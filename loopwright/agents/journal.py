@@ -11,13 +11,14 @@ from collections.abc import AsyncGenerator, Generator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from decimal import Decimal
 from typing import Any, cast
 
 from pydantic import JsonValue
 from pydantic_ai import ModelRetry, RunContext
 from pydantic_ai._run_context import get_current_run_context
 from pydantic_ai.capabilities.abstract import ValidatedToolArgs, WrapToolExecuteHandler
-from pydantic_ai.exceptions import ModelAPIError, ModelHTTPError
+from pydantic_ai.exceptions import ModelAPIError, ModelHTTPError, ToolFailed
 from pydantic_ai.messages import ModelMessage, ModelMessagesTypeAdapter, ModelResponse, ToolCallPart
 from pydantic_ai.models import CompletedStreamedResponse, Model, ModelRequestParameters, StreamedResponse
 from pydantic_ai.models.wrapper import WrapperModel
@@ -26,7 +27,7 @@ from pydantic_ai.usage import RunUsage
 from pydantic_core import PydanticSerializationError, to_json, to_jsonable_python
 
 from ..core.events import ToolCalled
-from ..core.ports import Operation, RunStore
+from ..core.ports import Guard, Operation, RunStore
 from .failures import without_keys
 from .live_text import LiveText
 
@@ -213,14 +214,21 @@ def response_of(found: JsonValue) -> ModelResponse:
     return cast(ModelResponse, response)
 
 
+UNJUDGED = frozenset({"loop_done"})
+"""Tools that do nothing, so that there is nothing to judge."""
+
+
 async def journaled_tool_call(
     store: RunStore,
     names: OperationNames,
     call: ToolCallPart,
     args: ValidatedToolArgs,
     handler: WrapToolExecuteHandler,
+    *,
+    guard: Guard | None = None,
+    keep: Decimal = Decimal(0),
 ) -> object:
-    """Call a tool, or take its result from the journal.
+    """Call a tool, or take its result from the journal; unless the guard refuses it, which the model is told.
 
     A result that JSON can't hold (an image, say) is not recorded: after a crash such a tool is called again, as is one
     that was being called when the crash came.
@@ -231,6 +239,12 @@ async def journaled_tool_call(
         raise ModelRetry(str(found["retry"]))
     if isinstance(found, dict) and "result" in found:
         return found["result"]
+    if isinstance(found, dict) and "refused" in found:
+        raise ToolFailed(str(found["refused"]))
+    if guard is not None and call.tool_name not in UNJUDGED:
+        sent = cast(JsonValue, to_jsonable_python(args, fallback=repr))
+        if (refused := await guard.call(operation, call.tool_name, sent, keep=keep)) is not None:
+            raise ToolFailed(refused)
     with _within(call.tool_call_id, operation):
         try:
             result: object = await handler(args)

@@ -74,6 +74,7 @@ class AgentRunner:
             keep=context.keep,
             max_output_tokens=self._max_output_tokens,
             text=LiveText.of(context),
+            guard=context.guard,
         )
         usage = RunUsage()
         try:

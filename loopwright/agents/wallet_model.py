@@ -28,7 +28,7 @@ from pydantic_ai.tools import ToolDefinition
 
 from ..cancellation import whatever_happens
 from ..core.errors import BudgetExceeded, UnmeteredRequests
-from ..core.ports import Operation, RunStore, Spender
+from ..core.ports import Guard, Operation, RunStore, Spender
 from ..core.wallet import Charge, Reservation
 from .bound import UnboundedRequest, innermost, input_bound, refuse_unbounded
 from .charging import failure_charge, response_charge, stream_charge, worth_retrying
@@ -70,6 +70,8 @@ class Meter:
 
     text: LiveText | None = None
     """Who gets the agent's text as it comes."""
+    guard: Guard | None = None
+    """Judges tool calls before they are made, those of agents that are tools, too."""
 
     def __post_init__(self) -> None:
         if self.names is None:  # pyright: ignore[reportUnnecessaryComparison]
@@ -151,7 +153,9 @@ class Metered(AbstractCapability[Any]):
         """Call a tool, unless the journal has its result from before a crash."""
         if (meter := self._meter()) is None:
             return await handler(args)
-        return await journaled_tool_call(meter.store, meter.names, call, args, handler)
+        return await journaled_tool_call(
+            meter.store, meter.names, call, args, handler, guard=meter.guard, keep=meter.keep
+        )
 
     def _meter(self) -> Meter | None:
         if self.meter is not None:

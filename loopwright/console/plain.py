@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..core.events import EvaluationRetried, IterationFinished, IterationStarted, RunEvent, RunStarted
+from ..core.events import EvaluationRetried, GuardrailRefusal, IterationFinished, IterationStarted, RunEvent, RunStarted
 from ..core.money import show_usd
 from .text import duration, one_line, score_text
 from .view import PRACTICE_NOTE, RunView
@@ -23,6 +23,9 @@ def lines(event: RunEvent, view: RunView) -> Iterator[str]:
             yield f"{_where(view, attempt, number)}  begins"
         case EvaluationRetried(attempt=attempt, number=number, why=why):
             yield f"{_where(view, attempt, number)}  scoring again: {one_line(why, 200)}"
+        case GuardrailRefusal(attempt=attempt, number=number, sentence=sentence):
+            where = f"{_where(view, attempt, number)}  " if number else ""
+            yield f"{where}{one_line(sentence, 300)}"
         case IterationFinished():
             yield _iteration(event, view)
         case _:

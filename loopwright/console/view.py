@@ -10,6 +10,7 @@ from decimal import Decimal
 from ..core.events import (
     CandidateProduced,
     EvaluationRetried,
+    GuardrailRefusal,
     IterationFinished,
     IterationStarted,
     MoneyReserved,
@@ -112,6 +113,8 @@ class RunView:
                 phase = "the agent is writing"
             case ToolCalled(name=name):
                 phase = f"the agent called {one_line(name, 40)}"
+            case GuardrailRefusal(tool=str(name)):
+                phase = f"a guardrail refused {one_line(name, 40)}"
             case CandidateProduced():
                 phase = "scoring the candidate" if self.scored else ""
             case EvaluationRetried(why=why):

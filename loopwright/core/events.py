@@ -103,6 +103,25 @@ class ToolCalled(Event):
     result: Text = ""
 
 
+class GuardrailRefusal(Event):
+    """A guardrail refused what the run is asked to do, so that it ends, or a tool call, which was not made."""
+
+    type: Literal["guardrail_refused"] = "guardrail_refused"
+    attempt: int
+    number: int
+    """The iteration; 0 before the first one."""
+    rule: Text
+    """The guardrail's name."""
+    rule_id: str
+    kind: str
+    what: Literal["goal", "message", "tool call"]
+    reason: Text
+    sentence: Text
+    """All of it in words, as the model is told."""
+    tool: Text | None = None
+    arguments: Text = ""
+
+
 class TextDelta(Event):
     """A piece of the agent's text as it comes; sent to viewers and not kept."""
 
@@ -159,6 +178,7 @@ RunEvent = Annotated[
     | MoneySettled
     | BoundOverrun
     | ToolCalled
+    | GuardrailRefusal
     | TextDelta
     | CandidateProduced
     | EvaluationRetried

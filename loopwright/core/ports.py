@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
-from typing import Protocol
+from typing import Literal, Protocol
 
 from pydantic import JsonValue
 
@@ -91,6 +91,29 @@ class RunStore(Protocol):
         ...
 
 
+class Guard(Protocol):
+    """The guardrails of a run. Each refusal is recorded as an event; what can't be judged is refused."""
+
+    async def judge(self, what: Literal["goal", "message"], text: str) -> None:
+        """Judge what the run is asked to do, before anything else of it: its goal, or a message in a conversation.
+
+        Raises:
+            GuardrailRefused: which guardrail refuses, and why.
+            StaleEpoch, StoreUnavailable: the run goes on elsewhere, or can't be recorded.
+        """
+        ...
+
+    async def call(self, operation: Operation, tool: str, arguments: JsonValue, *, keep: Decimal) -> str | None:
+        """Judge a tool call that is about to be made; returns which guardrail refuses and why, or `None`.
+
+        A refusal is recorded as the operation's result. `keep` is what checks must leave free, in USD.
+
+        Raises:
+            StaleEpoch, StoreUnavailable: the run goes on elsewhere, or can't be recorded.
+        """
+        ...
+
+
 class Viewers(Protocol):
     """Who watches runs as they go."""
 
@@ -116,6 +139,8 @@ class TurnContext:
     """USD that the turn must leave free: enough to score its candidate."""
     viewers: Viewers | None = None
     """Who gets the agent's text as it comes."""
+    guard: Guard | None = None
+    """Judges tool calls before they are made."""
 
 
 class AgentPort(Protocol):

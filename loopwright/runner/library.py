@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast, get_args
 from ..core.errors import InvalidInput, Problem, UnknownPrice
 from ..core.events import RunEvent, RunFinished
 from ..core.models import Conversation, Direction, Feedback
-from ..core.ports import AgentPort, AskModel, Clock, Evaluator, EvaluatorContext, RunStore, Viewers
+from ..core.ports import AgentPort, AskModel, Clock, Evaluator, EvaluatorContext, Guard, RunStore, Viewers
 from ..core.result import RunResult
 from ..core.spec import HistorySpec, Price
 from ..core.stop import Stop, budget_of, check_stop
@@ -135,6 +135,7 @@ class Loop:
             evaluation=context,
             last_lap_usd=self.wiring.last_lap_usd,
             viewers=viewers,
+            guard=self.wiring.guard(store) if self.wiring.guard else None,
             lifespan=self.wiring.lifespan,
         )
 
@@ -171,6 +172,7 @@ class Wiring:
         retry_delays: Sequence[float] = RETRY_DELAYS,
         lifespan: Callable[[], AbstractAsyncContextManager[object]] = nullcontext,
         conversation: Conversation | None = None,
+        guard: Callable[[RunStore], Guard] | None = None,
     ) -> None:
         self.agent = agent
         self.model = model
@@ -184,6 +186,8 @@ class Wiring:
         """Entered for the length of each run: holds connections and tool servers open."""
         self.conversation = conversation
         """What was said, where the run answers a message."""
+        self.guard = guard
+        """Makes a run's guard, where there are guardrails: not in the library."""
 
     @classmethod
     def of(

@@ -99,6 +99,7 @@ class Attempt:
             clock=ports.clock,
             keep=keep * self.plan.attempts,
             viewers=ports.viewers,
+            guard=ports.guard,
         )
 
     async def _score(self, draft: Draft, turn: Turn) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 
 from ..core.models import Conversation, Direction
-from ..core.ports import AgentPort, Clock, EvaluatorContext, RunStore, Viewers
+from ..core.ports import AgentPort, Clock, EvaluatorContext, Guard, RunStore, Viewers
 from ..core.spec import HistorySpec
 from ..core.stop import Stop, StopReason
 from .scoring import Scorer
@@ -49,6 +49,8 @@ class Ports:
     """What scoring one candidate may cost before any was scored: kept free from the first turn on."""
     viewers: Viewers | None = None
     """Who gets the agent's text as it comes."""
+    guard: Guard | None = None
+    """Judges what the run is asked to do, and tool calls."""
     lifespan: Callable[[], AbstractAsyncContextManager[object]] = nullcontext
     """Entered for the length of the run: holds connections and tool servers open."""
 

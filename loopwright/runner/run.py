@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from datetime import datetime
 from importlib.metadata import version
 
-from ..core.errors import DatabaseAway, LoopwrightError, StaleEpoch, StoreUnavailable
+from ..core.errors import DatabaseAway, GuardrailRefused, LoopwrightError, StaleEpoch, StoreUnavailable
 from ..core.events import RunFinished, RunResumed, RunStarted
 from ..core.models import Iteration
 from ..core.result import RunResult, holdout_report, pause_sentence, stop_sentence
 from ..core.state import Past, RunState
-from ..core.stop import StopReason, Target, first_reason
+from ..core.stop import StopReason, Target, first_reason, seconds_of
 from ..tracing import span
-from .loop import Attempt, first_state
+from .loop import LEAVE_SECONDS, Attempt, first_state
 from .plan import Halt, Plan, Ports
 
 
@@ -57,7 +57,7 @@ async def _drive(plan: Plan, ports: Ports, halt: Halt, past: Past | None) -> Run
     try:
         await ports.store.append(_opening(plan, ports, past))
         async with ports.lifespan():
-            failure = await _side_by_side(attempts)
+            failure = await _refused(plan, ports, halt, started) or await _side_by_side(attempts)
             ended = True
     except (StaleEpoch, DatabaseAway):
         raise  # the run goes on elsewhere, or later: it has no end here
@@ -69,6 +69,34 @@ async def _drive(plan: Plan, ports: Ports, halt: Halt, past: Past | None) -> Run
     if failure is not None:
         outcome = Outcome("error", outcome.best, _in_words(failure))
     return await _finish(plan, ports, outcome, finished, started, recorded=recorded)
+
+
+async def _refused(plan: Plan, ports: Ports, halt: Halt, started: datetime) -> GuardrailRefused | None:
+    """Have the guardrails judge what the run is asked to do, and give back why they refuse. Where it is halted or out
+    of time meanwhile, nothing else of it begins.
+
+    Raises:
+        StaleEpoch, StoreUnavailable: as all that records.
+    """
+    if ports.guard is None:
+        return None
+    limit = seconds_of(plan.stop)
+    left = None if limit is None else max(0.0, limit - (ports.clock.now() - started).total_seconds())
+    said = plan.conversation
+    judge = ports.guard.judge("message", said.message) if said else ports.guard.judge("goal", plan.goal)
+    judging, halted = asyncio.ensure_future(judge), asyncio.ensure_future(halt.wait())
+    await asyncio.wait({judging, halted}, timeout=left, return_when=asyncio.FIRST_COMPLETED)
+    halted.cancel()
+    if not judging.done():
+        halt("time")  # where somebody halted it, that reason stays
+        judging.cancel()
+        await asyncio.wait({judging}, timeout=LEAVE_SECONDS)
+        return None
+    try:
+        judging.result()
+    except GuardrailRefused as refused:
+        return refused
+    return None
 
 
 async def _attempts(plan: Plan, ports: Ports, halt: Halt, past: Past) -> list[Attempt]:

@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING
 from ..agents.ask import Asker, JudgeAgents
 from ..agents.build import build_agent
 from ..agents.clients import shared_connections
+from ..agents.guard import Guardrails
 from ..agents.prices import PriceBook
 from ..agents.turn import AgentRunner
 from ..builtins.registry import ALONE, Builtins
 from ..core.errors import EgressRefused, Problem, Problems, UnknownPrice
+from ..core.guardrails import LlmRule
 from ..core.models import Conversation
 from ..core.ports import AskModel, Evaluator, RunStore
 from ..core.spec import (
@@ -37,6 +39,7 @@ from ..egress import EgressClient, EgressPolicy, host_and_port, is_loopback, nam
 from ..feedback.registry import build_evaluator
 from ..runner.history import BYTES_A_TOKEN
 from ..runner.library import HOLDOUT_ALONE, Loop, Wiring
+from .guardrails import subject_of
 from .world import World
 
 if TYPE_CHECKING:
@@ -59,13 +62,20 @@ class WorstCase:
     """The agent with its fallback models, and the agents among its tools."""
     evaluator: Decimal
     """The evaluator and the holdout."""
+    guardrail: Decimal
+    """Guardrails that ask a model: each once, before the run or before a tool call."""
     models: tuple[str, ...]
     """The models that it counts."""
 
     @property
     def total(self) -> Decimal:
-        """Agent and evaluator together."""
-        return self.agent + self.evaluator
+        """All together."""
+        return self.agent + self.evaluator + self.guardrail
+
+    @property
+    def free_of_charge(self) -> bool:
+        """Whether nothing that an iteration always asks costs anything, so that a budget need never fire."""
+        return self.agent + self.evaluator == 0
 
 
 def assemble(
@@ -145,6 +155,7 @@ def worst_case(spec: LoopSpec, world: World | None = None) -> WorstCase:
     return WorstCase(
         agent=sum(agents, ZERO),
         evaluator=sum((_evaluation(each, spec, prices) for each in evaluators), ZERO),
+        guardrail=sum(_verdicts(world, prompt), ZERO) if world else ZERO,
         models=model_names(spec),
     )
 
@@ -173,6 +184,33 @@ def _evaluation(evaluator: EvaluatorSpec, spec: LoopSpec, prices: PriceBook) -> 
     return _request(evaluator, prices, question)
 
 
+def _verdicts(world: World, text_bytes: int) -> Iterator[Decimal]:
+    """What one verdict of each model that guardrails ask costs at worst. Without a known price it is not asked."""
+    prices = PriceBook(world.prices)
+    for rule in world.rules:
+        if isinstance(rule.spec, LlmRule):
+            with suppress(UnknownPrice):
+                yield _request(rule.spec, prices, len(rule.spec.instruction.encode()) + text_bytes)
+
+
+def _guardrails(spec: LoopSpec, world: World) -> Guardrails | None:
+    """The guardrails of a loop's runs. Their models are reached where admins say, public or not."""
+    if not world.rules:
+        return None
+    hosts = {
+        host
+        for rule in world.rules
+        if isinstance(rule.spec, LlmRule) and rule.spec.base_url
+        for host in _host(rule.spec.base_url)
+    }
+    return Guardrails(
+        rules=world.rules,
+        loop=subject_of(spec, spec.goal),
+        prices=dict(world.prices),
+        egress=EgressClient(EgressPolicy(allow_hosts=frozenset({*world.allow_hosts, *hosts}))),
+    )
+
+
 def _wire(
     spec: LoopSpec,
     agents: list[Agent[object, object]],
@@ -183,7 +221,7 @@ def _wire(
     world: World,
     builtins: Builtins,
 ) -> Wiring:
-    running = 0
+    running, rails = 0, _guardrails(spec, world)
 
     @asynccontextmanager
     async def lifespan() -> AsyncGenerator[None]:
@@ -196,11 +234,15 @@ def _wire(
                 for agent in agents:
                     await stack.enter_async_context(agent)
                 await stack.enter_async_context(judges.open())
+                if rails is not None:
+                    await stack.enter_async_context(rails.open())
                 yield
         finally:
             running -= 1
             if not running:
                 await egress.aclose()
+                if rails is not None:
+                    await rails.egress.aclose()
 
     def ask(store: RunStore) -> AskModel:
         return Asker(store, prices, judges)
@@ -218,10 +260,11 @@ def _wire(
         model=spec.agent.model,
         has_schema=spec.agent.output_schema is not None,
         may_end=spec.agent.loop_done and "loop_done" in builtins.granted,
-        free_of_charge=worst.total == 0,
+        free_of_charge=worst.free_of_charge,
         ask=ask,
         last_lap_usd=worst.evaluator,
         lifespan=lifespan,
+        guard=rails.of_run if rails is not None else None,
     )
 
 
@@ -236,7 +279,7 @@ def _unknown_prices(spec: LoopSpec, prices: PriceBook) -> Iterator[Problem]:
 
 def _wrong_stop(spec: LoopSpec, world: World) -> Iterator[Problem]:
     try:
-        free = worst_case(spec, world).total == 0
+        free = worst_case(spec, world).free_of_charge
     except UnknownPrice:
         free = False
     yield from check_stop(spec.stop_condition, has_evaluator=spec.evaluator is not None, free_of_charge=free)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 from uuid import UUID
@@ -16,8 +16,20 @@ from uuid import UUID
 import psycopg
 
 from ..core.caller import Caller
-from ..core.errors import DatabaseAway, GuardrailRefused, InvalidInput, NotAllowed, NotFound, Problem, VersionStale
+from ..core.errors import (
+    DatabaseAway,
+    EgressRefused,
+    GuardrailRefused,
+    InvalidInput,
+    NotAllowed,
+    NotFound,
+    Problem,
+    Problems,
+    UnknownPrice,
+    VersionStale,
+)
 from ..core.guardrails import (
+    PRACTICE,
     GuardrailSpec,
     LlmRule,
     Rule,
@@ -28,12 +40,14 @@ from ..core.guardrails import (
     verdict,
 )
 from ..core.records import Guardrail, Page
-from ..core.spec import LoopSpec
+from ..core.spec import LoopSpec, Price
+from ..egress import checked_url
 from ..store import activity
 from ..store import guardrails as store
 from ..store.database import Connection, Database
 from ..store.paging import page, read_cursor
 from ..store.run_queries import Cleared, Extension, NewRun
+from ..store.workspace import get_settings
 from .changes import ANY_VERSION
 from .checks import addresses
 from .once import Once, do_once, replayed
@@ -219,7 +233,7 @@ async def create_guardrail(
         raise NotAllowed(ADMINS_ONLY)
     if answer := await replayed(database, caller, once, Guardrail):
         return answer
-    spec = await _checked(wanted.spec)
+    spec = await _checked(database, wanted.spec)
 
     async def insert(connection: Connection) -> Guardrail:
         made = _written(
@@ -249,7 +263,7 @@ async def change_guardrail(
         InvalidInput: what is wrong with the change.
     """
     found = await _editable(database, caller, guardrail_id, version)
-    spec = found.spec or {} if wanted.spec is None else await _checked(wanted.spec)
+    spec = found.spec or {} if wanted.spec is None else await _checked(database, wanted.spec)
     async with database.as_user(caller.user_id) as connection:
         changed = await store.update_guardrail(
             connection,
@@ -290,13 +304,37 @@ async def _editable(database: Database, caller: Caller, guardrail_id: UUID, vers
     return found
 
 
-async def _checked(spec: GuardrailSpec | None) -> dict[str, Any]:
+async def _checked(database: Database, spec: GuardrailSpec | None) -> dict[str, Any]:
     """The spec as it is stored."""
     if spec is None:
         raise InvalidInput(Problem(field="spec", message="is missing; say what it checks"))
     if spec.kind == "deny_pattern":
         await asyncio.to_thread(check_pattern, spec.pattern)
+    if spec.kind == "llm":
+        async with database.service_session() as connection:
+            _check_model(spec, (await get_settings(connection)).prices)
     return spec.model_dump(mode="json", exclude_unset=True)
+
+
+def _check_model(spec: LlmRule, prices: Mapping[str, Price]) -> None:
+    from ..agents.prices import PriceBook
+
+    problems = Problems()
+    if spec.model == PRACTICE:
+        message = "`practice` is a search and can't judge a text; name a language model"
+        problems.found.append(Problem(field="spec.model", message=message))
+    else:
+        try:
+            PriceBook(prices).price_of_name(spec.model)
+        except UnknownPrice:
+            message = f"no price is known for {spec.model!r}; declare it in the workspace's prices first"
+            problems.found.append(Problem(field="spec.model", message=message))
+    if spec.base_url is not None:
+        try:
+            checked_url(spec.base_url)
+        except EgressRefused as error:
+            problems.found.append(Problem(field="spec.base_url", message=str(error)))
+    problems.refuse()
 
 
 def _written(row: Guardrail | None) -> Guardrail:

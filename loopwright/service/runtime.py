@@ -28,6 +28,7 @@ from ..store.runs import Submission
 from ..store.workspace import get_settings
 from ..tracing import FLUSH_SECONDS, set_up
 from .checks import refuse_local_code, refuse_private_hosts
+from .guardrails import rules_in_force
 from .hub import Hub
 from .secrets import Vault, open_vault, private_bytes, values_of
 from .world import World
@@ -88,6 +89,7 @@ class Runtime:
             environ={**os.environ, **named} if local else named,
             allow_hosts=self.settings.egress_allow.union(workspace.allow_hosts),
             prices=workspace.prices,
+            rules=await rules_in_force(self.database),
             trusts_writer=pushed,
             trusts_loopback=local,
             local_code=pushed,

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ..core.guardrails import Rule
 from ..core.spec import ENV_REFERENCE, Price
 
 
@@ -22,6 +23,8 @@ class World:
     """What the operator lets every loop reach though it isn't public."""
     prices: Mapping[str, Price] = field(default_factory=dict[str, Price])
     """What models cost here: after a loop's own prices, before the built-in list."""
+    rules: Sequence[Rule] = ()
+    """The workspace's guardrails; none for loop files that run without the service, and in the library."""
     trusts_writer: bool = True
     """Whether the loop's writer is the operator: then the hosts that it names may be reached wherever they are."""
     trusts_loopback: bool = False

@@ -110,6 +110,7 @@
       tell(`Iteration ${e.number} writes`, now.dataset.text);
     },
     tool_called: (e) => tell(`Iteration ${e.number} called`, e.name),
+    guardrail_refused: (e) => tell(e.number ? `Iteration ${e.number}` : "", e.sentence),
     candidate_produced: (e) => tell(`Iteration ${e.number}`, "is being scored"),
     evaluation_retried: (e) => tell(`Iteration ${e.number} is scored again:`, e.why),
     iteration_finished: soon,
