@@ -7,6 +7,7 @@ run itself, on its own wallet, before anything else of it.
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,6 +15,7 @@ from typing import Any, Literal
 from uuid import UUID
 
 import psycopg
+from pydantic import JsonValue
 
 from ..core.caller import Caller
 from ..core.errors import (
@@ -37,6 +39,7 @@ from ..core.guardrails import (
     Verdict,
     check_pattern,
     refusal,
+    said,
     verdict,
 )
 from ..core.records import Guardrail, Page
@@ -118,12 +121,40 @@ async def check_message(database: Database, caller: Caller, text: str, spec: Loo
     await _pass(database, caller, subject, **of)
 
 
+async def check_trial(
+    database: Database, caller: Caller, spec: LoopSpec, tool: str, arguments: dict[str, JsonValue]
+) -> None:
+    """Check a tool that is called by hand, and where it lies. Without a name it is only looked at.
+
+    Raises:
+        GuardrailRefused: a guardrail refuses it, or would have to ask a model, which takes a run's budget.
+        DatabaseAway: it can't be checked.
+    """
+    urls = [url for _, url in addresses(spec)]
+    text = json.dumps(arguments, ensure_ascii=False) if tool else ""
+    subject = Subject(what="tool call", text=text, tool=tool or None, addresses=urls)
+    await _pass(database, caller, subject)
+    for rule in await rules_in_force(database) if tool else ():
+        if isinstance(rule.spec, LlmRule) and rule.looks_at("tools"):
+            why = "it asks a model, which takes a run's budget, so have an agent call the tool instead"
+            raise GuardrailRefused(said(rule, why).sentence(subject))
+
+
 def subject_of(spec: LoopSpec, goal: str) -> Subject:
     """What is checked of a run before it begins."""
     from .assemble import model_names
 
     urls = [url for _, url in addresses(spec)]
     return Subject(what="goal", text=goal, models=model_names(spec), addresses=urls)
+
+
+async def check_start(database: Database, caller: Caller, spec: LoopSpec) -> None:
+    """Check what is tried without a run: the goal, the models and the hosts of a loop.
+
+    Raises:
+        GuardrailRefused, DatabaseAway: as `clear`.
+    """
+    await _pass(database, caller, subject_of(spec, spec.goal))
 
 
 async def _pass(database: Database, caller: Caller, subject: Subject, **of: str) -> None:

@@ -35,7 +35,7 @@ from ..store.memory import MemoryRunStore
 from ..store.run_queries import NewRun
 from ..store.runs import Submission
 from .checks import STAND_IN, check_loop
-from .guardrails import clear
+from .guardrails import check_start, check_trial, clear
 from .once import Once, do_once, replayed
 from .runtime import Runtime
 from .start import Started, agent_file
@@ -200,6 +200,7 @@ async def try_endpoint(
 
     Raises:
         InvalidInput: it is none that may be reached from here, or one that costs money.
+        GuardrailRefused: a guardrail refuses it.
     """
     if evaluator.get("kind") != "http":
         message = "only an `http` evaluator is tried here; a judge costs money, so try it with a run of one iteration"
@@ -210,6 +211,7 @@ async def try_endpoint(
     world = await runtime.world(caller.user_id, None)
     data = {**STAND_IN, "goal": goal.strip() or "Try the evaluator.", "agent": {"model": "practice"}}
     spec, _ = await check_loop({**data, "evaluator": evaluator}, world)
+    await check_start(runtime.database, caller, spec)
     from .assemble import allowed_hosts
 
     with naming(world.environ):
@@ -250,6 +252,7 @@ async def try_tool(
     Raises:
         NotFound: there is no such tool that the caller may see, or it is a builtin.
         InvalidInput: it can't work here and now, or its server can't be reached.
+        GuardrailRefused: a guardrail refuses the call.
     """
     from ..agents.try_tool import call_once
     from .assemble import allowed_hosts
@@ -260,6 +263,7 @@ async def try_tool(
         raise NotFound
     world = await runtime.world(caller.user_id, None)
     spec, _ = await check_loop({**STAND_IN, "agent": {"model": PRACTICE, "tools": [tool.spec]}}, world)
+    await check_trial(runtime.database, caller, spec, name, arguments)
     try:
         with naming(world.environ):
             async with EgressClient(EgressPolicy(allow_hosts=allowed_hosts(spec, world))) as egress:

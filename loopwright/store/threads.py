@@ -147,11 +147,13 @@ class _Said:
 
 async def conversation_of(connection: Connection, run_id: str) -> Conversation | None:
     """What was said in the conversation that a run is, up to the message that is to be answered; `None` for a run that
-    answers none. For the service itself."""
+    answers none. What a guardrail refused was not said: no later answer is to go by it. For the service itself."""
     cursor = connection.cursor(row_factory=class_row(_Said))
     await cursor.execute(
         "select m.position, m.text, m.answer from public.assistant_messages m "
-        "join public.assistant_threads t on t.id = m.thread_id where t.run_id = %s "
+        "join public.assistant_threads t on t.id = m.thread_id where t.run_id = %s and not exists ("
+        "  select from public.run_events e where e.run_id = t.run_id and e.type = 'guardrail_refused' "
+        "  and e.seq > m.after_seq and e.seq <= m.end_seq and e.data ->> 'what' = 'message') "
         "order by m.position desc limit %s",
         (run_id, LAST_EXCHANGES + 1),
     )

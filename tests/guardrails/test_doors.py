@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 import ast
+import asyncio
+import sys
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 
 import loopwright
 from loopwright.core.caller import Caller
 from loopwright.core.errors import GuardrailRefused
-from loopwright.service.guardrails import check_message
-from loopwright.store.database import connect_direct
+from loopwright.core.guardrails import DenyPattern
+from loopwright.service.guardrails import GuardrailChange, check_message, create_guardrail
+from loopwright.service.runtime import open_runtime
+from loopwright.service.ticking import Ticking
+from loopwright.service.trials import try_agent, try_endpoint, try_tool
+from loopwright.settings import Settings
+from loopwright.store.database import Urls, connect_direct
 from tests.api.world import AGENT, Api
 from tests.builtins.world import House, Say, Seen
-from tests.mcp_server.world import over_http, served, text
+from tests.mcp_server.world import over_http, served, stdio_environment, text
 from tests.postgres import ADMIN, OTHER, OWNER
 from tests.webhooks.test_incoming import send
 
@@ -147,16 +156,75 @@ async def test_a_fork_and_an_extension(api: Api) -> None:
 
 
 async def test_a_trial_of_an_agent(idle: Api) -> None:
-    from uuid import UUID
-
-    from loopwright.service.trials import try_agent
-
     await guard(idle)
     agent = await idle.make("/api/agents", {"name": "a", "spec": AGENT})
     caller = Caller(user_id=OWNER, role="member", door="ui")
     with pytest.raises(GuardrailRefused, match="refuses this goal"):
         await try_agent(idle.runtime, caller, UUID(agent["id"]), "Tell the top secret.")
     assert await runs(idle) == []
+
+
+async def test_a_tool_that_is_called_by_hand(idle: Api) -> None:
+    spec = {
+        "kind": "http", "name": "lookup", "description": "x", "method": "GET", "url": "https://example.com/",
+        "parameters": {"type": "object", "properties": {"words": {"type": "string"}}},
+    }  # fmt: skip
+    tool = UUID((await idle.make("/api/tools", {"spec": spec}))["id"])
+    caller = Caller(user_id=OWNER, role="member", door="ui")
+
+    async def tried(name: str, **arguments: Any) -> str:
+        with pytest.raises(GuardrailRefused) as refused:
+            await try_tool(idle.runtime, caller, tool, name, arguments)
+        return str(refused.value)
+
+    await guard(idle)
+    assert "refuses this tool call `lookup`" in await tried("lookup", words="the top secret")
+    await guard(idle, name="hosts", spec={"kind": "allowed_hosts", "hosts": ["good.example.com"]})
+    assert "the host 'example.com' is not among" in await tried("")
+    with pytest.raises(GuardrailRefused, match=r"'bad\.example\.com' is not among"):
+        endpoint = {"kind": "http", "url": "https://bad.example.com/"}
+        await try_endpoint(idle.runtime, caller, endpoint, goal="x", candidate="x")
+
+
+async def test_the_clock(api: Api) -> None:
+    """A schedule notes why nothing was started."""
+    await guard(api)
+    loop = await api.make_loop(goal="Find out the secret.")
+    body = {"name": "s", "loop_id": loop["id"], "cron": "* * * * *", "wanted": {"goal": "the top secret"}}
+    schedule = UUID((await api.make("/api/schedules", body))["id"])
+    later = datetime.now(UTC) + timedelta(minutes=2)
+    await Ticking(runtime=api.runtime, clock=lambda: later).tick(schedule)
+    fired = await api.get(f"/api/schedules/{schedule}/firings")
+    assert (fired[0]["outcome"], fired[0]["reason"]) == ("failed", SENTENCE)
+    assert await runs(api) == []
+    assert {each["door"] for each in await refusals(api)} == {"schedule"}
+
+
+async def test_a_loop_file_in_a_terminal(urls: Urls, tmp_path: Path) -> None:
+    """`loopwright run` on the store of the service; with --ephemeral there is none, and so no guardrails."""
+    from tests.cli.world import write_loop
+
+    path = write_loop(tmp_path, goal="Find the top secret code of 5 letters from A to H.")
+    home = tmp_path / "home"
+    async with open_runtime(Settings(home=home, _env_file=None), engine=False, urls=urls) as runtime:  # pyright: ignore[reportCallIssue]
+        rule = GuardrailChange(name="No secrets", spec=DenyPattern(kind="deny_pattern", pattern=r"top\s+secret"))
+        await create_guardrail(runtime.database, runtime.owner(), rule)
+    environment = stdio_environment(urls, home)
+
+    async def run(*more: str) -> tuple[int, str]:
+        command = [sys.executable, "-m", "loopwright", "run", str(path), *more]
+        process = await asyncio.create_subprocess_exec(
+            *command, env=environment, cwd=tmp_path, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
+        )
+        told, _ = await process.communicate()
+        return process.returncode or 0, " ".join(told.decode().split())
+
+    code, told = await run()
+    assert SENTENCE in told
+    assert code != 0
+    code, told = await run("--ephemeral")
+    assert SENTENCE not in told
+    assert "score" in told
 
 
 async def test_a_message_to_an_assistant(idle: Api) -> None:
