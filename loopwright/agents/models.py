@@ -111,7 +111,10 @@ def _options(choice: ModelChoice, where: str) -> dict[str, str]:
     if choice.api_key_env:
         key = named_values().get(choice.api_key_env, "").strip()
         if not key:
-            message = f"the environment variable {choice.api_key_env} is not set; set it to the API key"
+            message = (
+                f"there is no {choice.api_key_env}; set the environment variable to the API key, or store it as a secret "
+                "of this name (Settings, or PUT /api/secrets)"
+            )
             raise InvalidInput(Problem(field=f"{where}.api_key_env", message=message))
         hide_key(choice.api_key_env)
         options["api_key"] = key
@@ -153,7 +156,8 @@ def _in_our_words(name: str, error: str) -> str:
     """What is wrong with a model, with the way out that a loop file has."""
     if variable := re.search(r"\b[A-Z][A-Z0-9_]*_(?:API_KEY|TOKEN|KEY)\b", error):
         return (
-            f"{name!r} needs a key: set the environment variable {variable[0]}, or name another one by `api_key_env`; "
+            f"{name!r} needs a key: set the environment variable {variable[0]}, or store a secret of this name "
+            "(Settings, or PUT /api/secrets), or name another one by `api_key_env`; "
             "`base_url` reaches a server of your own, and `practice` plays without a key"
         )
     return f"{name!r}: {error}"

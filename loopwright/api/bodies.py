@@ -322,12 +322,15 @@ class NewKey(Body):
 
 
 class PersonPatch(Body):
-    """What an admin sets for a user; what is left out stays."""
+    """What is to change of a user; what is left out stays."""
 
     monthly_cap_usd: Cap | None = None
-    """The most that the user's runs may spend in a calendar month (UTC); null for the workspace's, if it has one."""
+    """The most that the user's runs may spend in a calendar month (UTC); null for the workspace's, if it has one. For
+    admins."""
+    own_cap_usd: Cap | None = None
+    """What you allow your own runs below that; null for all of it. For the user alone."""
     role: UserRole | None = None
-    """What the user may do. The last admin can't become a member."""
+    """What the user may do. For admins; the last one can't become a member."""
 
 
 class SettingsPatch(Body):

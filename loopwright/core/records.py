@@ -150,6 +150,8 @@ class Profile(Record):
     display_name: str
     monthly_cap_usd: Amount | None
     """The most that the user's runs may spend in a calendar month (UTC); null for the workspace's, if it has one."""
+    own_cap_usd: Amount | None
+    """What the user allows the own runs below that; null for all of it."""
     created_at: datetime
 
 

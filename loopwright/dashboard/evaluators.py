@@ -13,7 +13,7 @@ from starlette.responses import RedirectResponse
 from ..core.caller import Caller
 from ..core.errors import InvalidInput
 from ..core.records import Loop
-from ..service.loops import list_loops
+from ..service.loops import get_loop, list_loops
 from ..service.runtime import Runtime
 from ..service.trials import (
     TRIAL_BUDGET,
@@ -51,8 +51,10 @@ class EvaluatorsContext(Context):
     used: Sequence[Used]
     next_cursor: str | None
     values: Fields
+    chosen: Loop | None
+    """The loop whose evaluator is tried; `None` where an endpoint of no loop is."""
     quote: Quote | None
-    """The loop whose evaluator is tried, and what that costs; `None` where an endpoint of no loop is."""
+    """What that costs; `None` where it can't be tried, which `wrong` says then."""
     words: str
     """What the evaluator is, in a few words."""
     verdict: Verdict | None
@@ -62,18 +64,20 @@ class EvaluatorsContext(Context):
 
 
 async def _page(
-    request: Request, rt: Runtime, me: Caller, *, values: Fields, cursor: str | None = None, quote: Quote | None = None,
-    verdict: Verdict | None = None, wrong: Wrong | None = None,
+    request: Request, rt: Runtime, me: Caller, *, values: Fields, cursor: str | None = None, loop_id: UUID | None = None,
+    quote: Quote | None = None, verdict: Verdict | None = None, wrong: Wrong | None = None,
 ) -> Response:  # fmt: skip
     loops = await list_loops(rt, me, cursor=cursor, limit=50)
+    chosen = await get_loop(rt, me, loop_id) if loop_id else None
     context = EvaluatorsContext(
         title="Evaluators",
         nav="/evaluators",
         used=[_used(loop) for loop in loops.items if evaluator_in(loop.spec)],
         next_cursor=loops.next_cursor,
         values=values,
+        chosen=chosen,
         quote=quote,
-        words=evaluator_words(evaluator_in(quote.loop.spec)) if quote else "",
+        words=evaluator_words(evaluator_in(chosen.spec)) if chosen else "",
         verdict=verdict,
         key=new_key(),
         wrong=wrong or {},
@@ -101,8 +105,8 @@ async def show(
     try:
         quote = await quote_evaluator(rt, me, loop) if loop else None
     except InvalidInput as error:
-        return await _page(request, rt, me, cursor=cursor, values=values, wrong={"": str(error)})
-    return await _page(request, rt, me, cursor=cursor, values=values, quote=quote)
+        return await _page(request, rt, me, cursor=cursor, values=values, loop_id=loop, wrong={"": str(error)})
+    return await _page(request, rt, me, cursor=cursor, values=values, loop_id=loop, quote=quote)
 
 
 @router.post("/try")
@@ -130,8 +134,8 @@ async def try_of_loop(request: Request, rt: Rt, me: Me, loop_id: UUID, form: For
         goal, asked = str(quote.loop.spec.get("goal", "")), evaluator_in(quote.loop.spec)
         verdict = await try_endpoint(rt, me, asked, goal=goal, candidate=form.text("candidate"))
     except InvalidInput as error:
-        return await _page(request, rt, me, values=form, quote=quote, wrong=_wrong(error))
-    return await _page(request, rt, me, values=form, quote=quote, verdict=verdict)
+        return await _page(request, rt, me, values=form, loop_id=loop_id, quote=quote, wrong=_wrong(error))
+    return await _page(request, rt, me, values=form, loop_id=loop_id, quote=quote, verdict=verdict)
 
 
 def _wrong(error: InvalidInput) -> dict[str, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from decimal import Decimal
 from uuid import UUID
 
 from fastapi import APIRouter, Request, Response
@@ -27,7 +28,7 @@ from .run import Meter
 
 router = APIRouter(prefix="/settings", route_class=PageRoute)
 
-FIELDS = ("name", "value", "cap", "key_name", "role")
+FIELDS = ("name", "value", "cap", "own_cap_usd", "key_name", "role")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 
 
@@ -43,6 +44,8 @@ class SettingsContext(Context):
     mine: Month | None
     """What the viewer spent this month, and may spend."""
     meter: Meter | None
+    own_cap: Decimal | None
+    """What the viewer set below an admin's cap."""
     workspace: WorkspaceSettings
     """What holds for everybody."""
     me: str
@@ -70,6 +73,7 @@ async def _page(
         fresh=fresh,
         people=[(each, spent.get(each.id)) for each in await people.list_people(rt.database, me)],
         mine=mine,
+        own_cap=(await people.get_person(rt.database, me, UUID(me.user_id))).own_cap_usd,
         workspace=await workspace_service.get_settings(rt.database, me),
         meter=Meter.of_money(mine.spent_usd, mine.cap_usd) if mine and mine.cap_usd else None,
         me=me.user_id,
@@ -134,6 +138,18 @@ async def revoke_key(rt: Rt, me: Me, key_id: UUID) -> Response:
     """Revoke an API key."""
     await api_keys.revoke_key(rt.database, me, key_id)
     return RedirectResponse("/settings?note=revoked#keys", 303)
+
+
+@router.post("/own-cap")
+async def set_own_cap(request: Request, rt: Rt, me: Me, form: Form) -> Response:
+    """Set what the viewer's own runs may spend in a month, below what an admin set; empty for all of that."""
+    try:
+        cap = form.money("own_cap_usd", zero=True)
+        form.refuse()
+        await people.set_own_cap(rt.database, me, UUID(me.user_id), cap)
+    except InvalidInput as error:
+        return await _page(request, rt, me, values=form, wrong=wrong_of(error, FIELDS))
+    return RedirectResponse("/settings?note=saved", 303)
 
 
 @router.post("/people/{user_id}")

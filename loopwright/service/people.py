@@ -7,9 +7,10 @@ from decimal import Decimal
 from uuid import UUID
 
 from ..core.caller import Caller, Door, UserRole
-from ..core.errors import Conflict, NotAllowed, NotFound
+from ..core.errors import Conflict, InvalidInput, NotAllowed, NotFound, Problem
+from ..core.money import show_usd
 from ..core.records import Month, Profile
-from ..store import activity, profiles
+from ..store import activity, profiles, workspace
 from ..store.database import Database
 
 
@@ -55,6 +56,36 @@ async def set_monthly_cap(database: Database, caller: Caller, user_id: UUID, cap
         detail = None if cap is None else f"{cap:f}"
         await activity.note(connection, caller.door, "monthly_cap_set", f"user:{user_id}", cap_usd=detail)
     return profile
+
+
+async def set_own_cap(database: Database, caller: Caller, user_id: UUID, cap: Decimal | None) -> Profile:
+    """Set what the caller allows the own runs in a calendar month: less than an admin does, never more.
+
+    An admin's cap that is lowered afterwards holds, too: of both the lower one.
+
+    Raises:
+        NotAllowed: the user is another one.
+        InvalidInput: it is above what an admin set.
+        NotFound: the caller is not of the workspace.
+    """
+    if str(user_id) != caller.user_id:
+        raise NotAllowed("only the user sets `own_cap_usd`; an admin sets `monthly_cap_usd`")
+    async with database.as_user(caller.user_id) as connection:
+        profile = await profiles.get_profile(connection, caller.user_id)
+        if profile is None:
+            raise NotFound
+        most = profile.monthly_cap_usd
+        if most is None:
+            most = (await workspace.get_settings(connection)).monthly_cap_usd
+        if cap is not None and most is not None and cap > most:
+            message = f"is above the {show_usd(most)} that an admin set; choose at most that"
+            raise InvalidInput(Problem(field="own_cap_usd", message=message))
+        changed = await profiles.set_own_cap(connection, caller.user_id, cap)
+        if changed is None:
+            raise NotFound
+        detail = None if cap is None else f"{cap:f}"
+        await activity.note(connection, caller.door, "own_cap_set", f"user:{caller.user_id}", cap_usd=detail)
+    return changed
 
 
 async def set_role(database: Database, caller: Caller, user_id: UUID, role: UserRole) -> Profile:

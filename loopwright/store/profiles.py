@@ -14,7 +14,7 @@ from ..core.caller import UserRole
 from ..core.records import Month, Profile
 from .database import Connection
 
-_COLUMNS: LiteralString = "id, role, display_name, monthly_cap_usd, created_at"
+_COLUMNS: LiteralString = "id, role, display_name, monthly_cap_usd, own_cap_usd, created_at"
 
 
 async def get_profile(connection: Connection, user_id: str) -> Profile | None:
@@ -41,6 +41,16 @@ async def set_monthly_cap(connection: Connection, user_id: str, cap: Decimal | N
     return await cursor.fetchone()
 
 
+async def set_own_cap(connection: Connection, user_id: str, cap: Decimal | None) -> Profile | None:
+    """Set what a user allows the own runs in a month, as that user; `None` if it is somebody else's."""
+    cursor = connection.cursor(row_factory=class_row(Profile))
+    await cursor.execute(
+        f"update public.profiles set own_cap_usd = %s where id = %s returning {_COLUMNS}",
+        (cap, user_id),
+    )
+    return await cursor.fetchone()
+
+
 async def set_role(connection: Connection, user_id: str, role: UserRole) -> str:
     """Set a user's role, as an admin: `ok`, `none` for no such user, `last` where no admin would be left."""
     row = await (await connection.execute("select private.set_role(%s, %s)", (user_id, role))).fetchone()
@@ -52,7 +62,8 @@ async def months(connection: Connection) -> list[Month]:
     cursor = connection.cursor(row_factory=class_row(Month))
     await cursor.execute(
         """
-        select p.id as owner_id, m.month, coalesce(p.monthly_cap_usd, w.monthly_cap_usd) as cap_usd,
+        select p.id as owner_id, m.month,
+          least(coalesce(p.monthly_cap_usd, w.monthly_cap_usd), p.own_cap_usd) as cap_usd,
           coalesce(s.spent_usd, 0) as spent_usd, coalesce(s.reserved_usd, 0) as reserved_usd
         from public.profiles p
         cross join (select date_trunc('month', now() at time zone 'utc')::date as month) m

@@ -31,6 +31,27 @@ async def test_usage_by_every_grouping(api: Api) -> None:
         assert (await api.call("GET", f"/api/usage?{query}")).status_code == 422
 
 
+async def test_of_an_own_cap_and_that_of_an_admin_the_lower_one_holds(api: Api) -> None:
+    path, loop = f"/api/people/{OWNER}", await api.make_loop()
+
+    async def stopped_by(expected: str) -> str:
+        run = await api.finished(await api.start(loop))
+        (month,) = await api.get("/api/usage/month")
+        assert month["cap_usd"] == expected
+        return run["stop_reason"]
+
+    assert (await api.call("PATCH", path, {"own_cap_usd": "0.00001"})).json()["own_cap_usd"] == "0.00001"
+    assert await stopped_by("0.00001") == "budget"
+    assert (await api.call("PATCH", path, {"own_cap_usd": "1"}, user=ADMIN)).status_code == 403  # the user's alone
+    await api.call("PATCH", "/api/settings", {"monthly_cap_usd": "2"}, user=ADMIN, if_match="*")
+    above = await api.call("PATCH", path, {"own_cap_usd": "3"})
+    assert above.status_code == 422 and "above the $2.00 that an admin set" in above.text
+    assert (await api.call("PATCH", path, {"own_cap_usd": "2"})).status_code == 200
+    assert await stopped_by("2") == "max_iterations"
+    await api.call("PATCH", path, {"monthly_cap_usd": "0.00002"}, user=ADMIN)  # lowered afterwards: it holds
+    assert await stopped_by("0.00002") == "budget"
+
+
 async def test_a_months_cap_holds_beside_the_runs(api: Api) -> None:
     path = f"/api/people/{OWNER}"
     assert (await api.call("PATCH", path, {"monthly_cap_usd": "0.00001"})).status_code == 403

@@ -250,6 +250,21 @@ async def test_secrets_go_in_and_caps_are_set_by_admins(api: Api) -> None:
     assert "secret deleted" in (await get(api, "/activity")).text
 
 
+async def test_a_member_lowers_the_own_cap_and_raises_it_no_higher_than_an_admin_set(api: Api) -> None:
+    assert (await post(api, "/settings/own-cap", own_cap_usd="0.40")).status_code == 303
+    assert "of $0.40" in (await get(api, "/usage")).text  # where nobody set another
+    assert (await post(api, f"/settings/people/{OWNER}", ADMIN, cap="5")).status_code == 303
+    above = await post(api, "/settings/own-cap", own_cap_usd="5.01")
+    assert above.status_code == 422 and 'value="5.01"' in above.text
+    assert re.search(r'id="wrong-own_cap_usd" role="alert">is above the \$5\.00 that an admin set', above.text)
+    wrong = await post(api, "/settings/own-cap", own_cap_usd="little")
+    assert wrong.status_code == 422 and 'value="little"' in wrong.text
+    assert 'value="0.40"' in (await get(api, "/settings")).text
+    assert (await post(api, "/settings/own-cap", own_cap_usd="")).status_code == 303
+    assert "of $5.00" in (await get(api, "/usage")).text
+    assert "own cap set" in (await get(api, "/activity")).text
+
+
 async def test_an_api_key_is_shown_once(api: Api) -> None:
     made = await post(api, "/settings/keys", key_name="nightly <b>")
     assert made.status_code == 201 and made.headers["cache-control"] == "no-store"

@@ -126,3 +126,23 @@ async def _the_server(api: Api, address: str) -> None:
     assert "An agent would be told</h3>" in called.text and ">42" in called.text
     none = await post(api, f"/tools/{tool}/try", which="halve", arguments="{}")
     assert "told that it failed" in none.text and "halve" in none.text
+
+
+async def test_why_a_judge_cannot_be_tried_stands_beside_its_loop(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    name = "/api/secrets/OPENAI_API_KEY"
+    await api.call("PUT", name, {"value": "sk-none"})
+    loop = await api.make_loop(name="judged", evaluator={**JUDGE, "model": "openai:gpt-4o-mini"})
+    await api.call("DELETE", name)
+    for answer in (
+        await get(api, f"/evaluators?loop={loop['id']}"),
+        await post(api, f"/evaluators/{loop['id']}/try", candidate="keep <this>"),
+    ):
+        assert answer.status_code == 422
+        panel = answer.text.partition('id="try"')[2].partition("</section>")[0]
+        assert "Try the evaluator of" in panel and "judged</span>" in panel and "Try an endpoint</h2>" not in answer.text
+        alert = panel.partition('role="alert"')[2].partition("</p>")[0]
+        assert "OPENAI_API_KEY" in alert and "store a secret of this name (Settings, or PUT /api/secrets)" in alert
+    assert "keep &lt;this&gt;" in answer.text
+    await api.call("PUT", name, {"value": "sk-none"})
+    assert "costs at most" in (await get(api, f"/evaluators?loop={loop['id']}")).text

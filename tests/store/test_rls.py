@@ -385,6 +385,16 @@ async def test_roles_are_set_by_admins_and_one_stays(filled: World) -> None:
             assert row == (outcome,)
 
 
+async def test_an_own_cap_is_the_users_alone_and_all_of_a_profile_that_a_user_changes(filled: World) -> None:
+    for caller, rows in (("owner", 1), ("member", 1), ("admin", 1), ("stranger", 0)):
+        async with acting(filled.database, caller) as c:
+            assert (await c.execute("update profiles set own_cap_usd = 1")).rowcount == rows  # the own row
+    for statement in ("update profiles set monthly_cap_usd = 9", "update profiles set role = 'admin'"):
+        async with acting(filled.database, "owner") as c:
+            with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                await c.execute(cast(Any, statement))
+
+
 async def test_two_admins_who_demote_each_other_leave_one(filled: World) -> None:
     await filled.direct.execute("update profiles set role = 'admin' where id = %s", (OWNER,))
 
