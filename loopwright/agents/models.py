@@ -112,8 +112,8 @@ def _options(choice: ModelChoice, where: str) -> dict[str, str]:
         key = named_values().get(choice.api_key_env, "").strip()
         if not key:
             message = (
-                f"there is no {choice.api_key_env}; set the environment variable to the API key, or store it as a secret "
-                "of this name (Settings, or PUT /api/secrets)"
+                f"there is no {choice.api_key_env}; set the environment variable to the API key, or store it as a "
+                "secret of this name (Settings, or PUT /api/secrets)"
             )
             raise InvalidInput(Problem(field=f"{where}.api_key_env", message=message))
         hide_key(choice.api_key_env)

@@ -60,7 +60,7 @@ async def list_people(rt: Rt, me: Me) -> Sequence[Profile]:
 
 @router.patch("/people/{user_id}", tags=["people"], responses=problems(404, 409))
 async def change_person(rt: Rt, me: Me, user_id: UUID, body: PersonPatch) -> Profile:
-    """Set a user's role, and what the user's runs may spend in a calendar month, as an admin; a lower cap of your own."""
+    """Set a user's role, and what its runs may spend in a calendar month, as an admin; or a lower cap of your own."""
     profile = await people.get_person(rt.database, me, user_id)
     if body.role is not None:
         profile = await people.set_role(rt.database, me, user_id, body.role)

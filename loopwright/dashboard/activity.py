@@ -14,6 +14,7 @@ from ..service.people import list_people
 from .deps import Me, Rt
 from .errors import PageRoute
 from .render import Context, page
+from .text import one_line
 
 router = APIRouter(prefix="/activity", route_class=PageRoute)
 
@@ -45,7 +46,9 @@ async def show(
 ) -> Response:
     """What the caller did; for an admin, what everybody did."""
     found = await list_activity(rt.database, me, cursor=cursor, limit=50)
-    names = {str(each.id): each.display_name or str(each.id)[:8] for each in await list_people(rt.database, me)}
+    names = {
+        str(each.id): one_line(each.display_name, 60) or str(each.id)[:8] for each in await list_people(rt.database, me)
+    }
     context = ActivityContext(
         title="Activity", nav="/activity", entries=found.items, names=names, next_cursor=found.next_cursor,
         places=PLACES,

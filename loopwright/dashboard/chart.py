@@ -14,6 +14,8 @@ WIDTH, HEIGHT = 960, 290
 LEFT, RIGHT, TOP, BOTTOM = 60, 16, 14, 30
 MOST_POINTS = 300
 """More points than this are thinned: of each stretch its lowest, its highest and its last stay."""
+NEAR = 2.0
+"""Steps of the best line that are nearer than this (in units of the chart) are drawn as one."""
 
 
 @dataclass(frozen=True)
@@ -121,17 +123,20 @@ def draw(series: Sequence[Series], *, direction: Direction, target: float | None
 
 def _curve(series: Series, scale: Scale, direction: Direction) -> Curve:
     best: float | None = None
-    line: list[tuple[float, float]] = []
+    steps: list[tuple[float, float]] = []
     bests: set[int] = set()
     for point in series.points:
         if point.score is not None and (best is None or _better(point.score, best, direction)):
-            if best is not None:
-                line.append((scale.x(point.position), scale.y(best)))
             best = point.score
             bests.add(point.position)
-            line.append((scale.x(point.position), scale.y(best)))
-    if best is not None:
-        line.append((scale.x(series.points[-1].position), scale.y(best)))
+            x, y = scale.x(point.position), scale.y(best)
+            if steps and x - steps[-1][0] < NEAR:
+                steps[-1] = (steps[-1][0], y)
+            else:
+                steps.append((x, y))
+    line = [corner for n, (x, y) in enumerate(steps) for corner in ([(x, steps[n - 1][1])] if n else []) + [(x, y)]]
+    if steps:
+        line.append((scale.x(series.points[-1].position), steps[-1][1]))
     dots = [
         Dot(
             scale.x(point.position),

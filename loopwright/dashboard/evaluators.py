@@ -64,8 +64,8 @@ class EvaluatorsContext(Context):
 
 
 async def _page(
-    request: Request, rt: Runtime, me: Caller, *, values: Fields, cursor: str | None = None, loop_id: UUID | None = None,
-    quote: Quote | None = None, verdict: Verdict | None = None, wrong: Wrong | None = None,
+    request: Request, rt: Runtime, me: Caller, *, values: Fields, cursor: str | None = None,
+    loop_id: UUID | None = None, quote: Quote | None = None, verdict: Verdict | None = None, wrong: Wrong | None = None,
 ) -> Response:  # fmt: skip
     loops = await list_loops(rt, me, cursor=cursor, limit=50)
     chosen = await get_loop(rt, me, loop_id) if loop_id else None

@@ -71,7 +71,7 @@ async def _form(
         nav="/",
         loop=loop,
         values=values,
-        agents=await agent_names(rt.database, me),
+        agents=[(key, one_line(name, 80)) for key, name in await agent_names(rt.database, me)],
         kept_kind=kind if kind not in ("", "http", "judge") else "",
         key=values.short("once") or new_key(),
         practice=practice,

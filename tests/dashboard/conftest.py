@@ -9,8 +9,9 @@ from playwright.sync_api import Browser, sync_playwright
 from loopwright.store.database import Urls
 from loopwright.store.embedded import EmbeddedServer
 from tests.api.world import Api, open_api
+from tests.auth_server import KEY, AuthServer, auth_server
 from tests.dashboard.site import CHROMIUM, Site, open_site
-from tests.postgres import database, pg_server, urls
+from tests.postgres import OWNER, database, pg_server, urls
 
 __all__ = ["database", "pg_server", "urls"]
 
@@ -35,7 +36,15 @@ def browser(pg_server: EmbeddedServer) -> Generator[Browser]:
 
 
 @pytest.fixture(scope="module")
-def site(pg_server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -> Generator[Site]:
-    """A server in a process of its own, with users whom its service key acts for."""
-    with open_site(pg_server, tmp_path_factory.mktemp("site"), shared=True) as opened:
+def auth() -> Generator[AuthServer]:
+    """Where the users of `site` sign in."""
+    with auth_server({"a@example.com": OWNER}) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def site(pg_server: EmbeddedServer, auth: AuthServer, tmp_path_factory: pytest.TempPathFactory) -> Generator[Site]:
+    """A server in a process of its own, with users who sign in, or whom its service key acts for."""
+    environ = {"SUPABASE_URL": auth.url, "SUPABASE_PUBLISHABLE_KEY": KEY, "LOOPWRIGHT_SIGN_IN_WITH": "github"}
+    with open_site(pg_server, tmp_path_factory.mktemp("site"), shared=True, environ=environ) as opened:
         yield opened

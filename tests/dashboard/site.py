@@ -10,11 +10,11 @@ import sys
 import time
 import urllib.request
 import uuid
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, LiteralString
 
 import psycopg
 from playwright.sync_api import Browser, BrowserContext, Page
@@ -44,6 +44,7 @@ class Site:
     home: Path
     port: int
     shared: bool
+    environ: Mapping[str, str] = field(default_factory=dict[str, str])
     process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -57,6 +58,7 @@ class Site:
             "DATABASE_URL": self.urls.app,
             "DATABASE_URL_DIRECT": self.urls.direct,
             "LOOPWRIGHT_HOME": str(self.home),
+            **self.environ,
         }
         for name in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "GOOGLE_API_KEY", "GEMINI_API_KEY"):
             env.pop(name, None)
@@ -101,6 +103,12 @@ class Site:
         context.set_default_timeout(30_000)
         return context
 
+    def somebody_new(self) -> str:
+        """A user who has done nothing yet."""
+        with psycopg.connect(self.urls.direct, autocommit=True) as connection:
+            email = f"{uuid.uuid4().hex}@example.com"
+            return _returned(connection, "insert into auth.users (email) values (%s) returning id::text", email)
+
     def make_loop(self, page: Page, *, pace: float = 0.0, template: str = "http", **typed: str) -> str:
         """Make the loop of a template with its form; returns its address."""
         page.goto(f"/loops/new?template={template}")
@@ -117,33 +125,77 @@ class Site:
                 )
         return page.url
 
-    # --- what can't be had in the time of a test ---
-
-    def seed_run(self, texts: Sequence[str], *, owner: str = OWNER, number: int = 1, detail: str = "as it is") -> str:
+    def seed_run(self, texts: Sequence[str], **given: Any) -> str:
         """A finished run with these candidates, as if it had run."""
-        run_id = f"run_{number:021x}"
-        with psycopg.connect(self.urls.direct) as connection:
-            connection.execute(
-                """
-                insert into public.loop_runs (id, loop_name, owner_id, door, spec, goal, status, stop_reason, sentence,
-                  cap_usd, spent_usd, iterations, best_attempt, best_iteration, best_score, started_at, finished_at)
-                values (%s, %s, %s, 'ui', %s, %s, 'finished', 'max_iterations', 'Done.', 1, 0.85, %s, 1, %s, %s,
-                  now() - interval '1 hour', now())
-                """,
-                (run_id, texts[0][:100] or "seeded", owner, Jsonb(SPEC), texts[0], len(texts), len(texts), 0.8),
+        return seed_run(self.urls, texts, **given)
+
+
+# --- what can't be had in the time of a test ---
+
+
+def seed_run(
+    urls: Urls, texts: Sequence[str], *, owner: str = OWNER, number: int = 1, detail: str = "as it is",
+    loop_id: str | None = None,
+) -> str:  # fmt: skip
+    """A finished run with these candidates, as if it had run."""
+    run_id = f"run_{number:021x}"
+    with psycopg.connect(urls.direct) as connection:
+        connection.execute(
+            """
+            insert into public.loop_runs (id, loop_id, loop_name, owner_id, door, spec, goal, status, stop_reason,
+              sentence, cap_usd, spent_usd, iterations, best_attempt, best_iteration, best_score, started_at,
+              finished_at)
+            values (%s, %s, %s, %s, 'ui', %s, %s, 'finished', 'max_iterations', %s, 1, 0.85, %s, 1, %s, %s,
+              now() - interval '1 hour', now())
+            """,
+            (run_id, loop_id, texts[0][:100] or "seeded", owner, Jsonb(SPEC), texts[0], detail[:200], len(texts),
+             len(texts), 0.8),
+        )  # fmt: skip
+        rows = [
+            (run_id, n, n, score, Jsonb(_iteration(n, text, score, detail)))
+            for n, text in enumerate(texts, start=1)
+            for score in [0.8 * n / len(texts)]
+        ]
+        with connection.cursor() as cursor:
+            cursor.executemany(
+                "insert into public.loop_iterations (run_id, attempt, number, position, score, cost_usd, "
+                "elapsed_seconds, is_best, data) values (%s, 1, %s, %s, %s, 0.001, 1, true, %s)",
+                rows,
             )
-            rows = [
-                (run_id, n, n, score, Jsonb(_iteration(n, text, score, detail)))
-                for n, text in enumerate(texts, start=1)
-                for score in [0.8 * n / len(texts)]
-            ]
-            with connection.cursor() as cursor:
-                cursor.executemany(
-                    "insert into public.loop_iterations (run_id, attempt, number, position, score, cost_usd, "
-                    "elapsed_seconds, is_best, data) values (%s, 1, %s, %s, %s, 0.001, 1, true, %s)",
-                    rows,
-                )
-        return run_id
+    return run_id
+
+
+def seed_loop(urls: Urls, words: str, *, owner: str = OWNER) -> tuple[str, str]:
+    """A loop and its agent that are called so, as is all else about them; what was done with them, and paid."""
+    spec = {"goal": words, "evaluator": {"kind": "judge", "model": words, "rubric": words}, "stop": SPEC["stop"]}
+    with psycopg.connect(urls.direct) as connection:
+        agent = _returned(
+            connection, "insert into public.agents (owner_id, name, spec) values (%s, %s, %s) returning id::text",
+            owner, words[:200], Jsonb({"model": words, "instructions": words}),
+        )  # fmt: skip
+        loop = _returned(
+            connection, "insert into public.loops (owner_id, name, agent_id, spec, worst_case_usd) "
+            "values (%s, %s, %s, %s, 0.01) returning id::text", owner, words[:200], agent, Jsonb(spec),
+        )  # fmt: skip
+        _returned(
+            connection, "insert into public.schedules (owner_id, name, loop_id, cron, zone, status, notice) "
+            "values (%s, %s, %s, '@daily', 'UTC', 'disabled', %s) returning id::text", owner, words[:200], loop, words,
+        )  # fmt: skip
+        _returned(
+            connection, "insert into public.activity_log (user_id, door, action, subject, detail) "
+            "values (%s, 'ui', 'loop_made', %s, %s) returning id::text", owner, f"loop:{loop}", Jsonb({"name": words}),
+        )  # fmt: skip
+        _returned(
+            connection, "insert into public.usage_records (context, owner_id, loop_id, role, model, basis, cost_usd) "
+            "values ('loop', %s, %s, 'agent', %s, 'usage', 0.01) returning id::text", owner, loop, words[:100],
+        )  # fmt: skip
+    return loop, agent
+
+
+def _returned(connection: psycopg.Connection[Any], statement: LiteralString, *values: object) -> str:
+    row = connection.execute(statement, values).fetchone()
+    assert row
+    return str(row[0])
 
 
 def _iteration(number: int, text: str, score: float, detail: str) -> dict[str, Any]:
@@ -159,13 +211,15 @@ def _iteration(number: int, text: str, score: float, detail: str) -> dict[str, A
 
 
 @contextmanager
-def open_site(running: EmbeddedServer, home: Path, *, shared: bool) -> Generator[Site]:
+def open_site(
+    running: EmbeddedServer, home: Path, *, shared: bool, environ: Mapping[str, str] | None = None
+) -> Generator[Site]:
     """A server that ends with the test."""
     database = f"t{uuid.uuid4().hex[:16]}"
     name = sql.Identifier(database)
     with psycopg.connect(running.url(database="postgres"), autocommit=True) as connection:
         connection.execute(sql.SQL("create database {} template template_loopwright").format(name))
-        site = Site(urls=urls_of(running, database), home=home, port=_free_port(), shared=shared)
+        site = Site(urls=urls_of(running, database), home=home, port=_free_port(), shared=shared, environ=environ or {})
         try:
             site.start()
             yield site

@@ -5,11 +5,14 @@ from __future__ import annotations
 import ast
 import asyncio
 import hashlib
+import html
 import re
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import httpx
+import psycopg
 import pytest
 from jinja2 import meta
 
@@ -36,7 +39,9 @@ from loopwright.dashboard import (
     workspace,
 )
 from loopwright.dashboard.install import PARTS
+from loopwright.store.database import Urls
 from tests.api.world import SERVICE_KEY, Api
+from tests.dashboard.site import seed_run
 from tests.postgres import ADMIN, OTHER, OWNER
 
 ROOT = Path(loopwright.dashboard.__file__).parent
@@ -180,8 +185,38 @@ async def test_a_form_sent_after_the_session_leads_back_to_its_page(api: Api) ->
         ("http://elsewhere.example/settings", "%2F"),
         ("http://[", "%2F"),
     ):
-        answer = await api.http.post("/settings/keys", data={"key_name": "x"}, headers={"referer": referer})
+        answer = await api.http.post("/settings/keys", data={"key_name": ""}, headers={"referer": referer})
         assert (answer.status_code, answer.headers["location"]) == (303, f"/sign-in?next={back}")
+
+
+async def test_what_was_typed_outlives_the_session(api: Api) -> None:
+    typed = {**FORM, "goal": 'Two "lines"\n<of> it', "once": "k9"}
+    out = await post(api, "/loops/new", None, **typed)
+    assert out.status_code == 401 and out.headers["cache-control"] == "no-store" and "Nothing was saved" in out.text
+    assert 'href="/sign-in?next=%2F" target="_blank"' in out.text
+    kept = {name: html.unescape(value) for name, value in re.findall(r'name="(\w+)" value="([^"]*)"', out.text)}
+    assert kept == typed
+    made = await post(api, "/loops/new", **kept)  # what its button sends
+    assert made.status_code == 303
+    spec = (await api.get(f"/api{made.headers['location']}"))["spec"]
+    assert spec["goal"] == typed["goal"]
+    secret = await post(api, "/settings/secrets", None, name="A_KEY", value="s3cret-value")
+    assert (
+        secret.status_code == 401
+        and "s3cret-value" not in secret.text
+        and 'name="value" type="password"' in secret.text
+    )
+    script = await api.http.post("/loops/check", data=FORM, headers={"sec-fetch-dest": "empty"})
+    assert (script.status_code, script.text) == (401, "sign in")
+
+
+async def test_what_was_typed_is_shown_where_it_could_not_be_saved(api: Api) -> None:
+    path = (await post(api, "/agents/new", name="Writer", model="practice")).headers["location"].partition("?")[0]
+    assert (await post(api, path, name="Writer", model="practice", version="1")).status_code == 303
+    stale = await post(api, path, name="Writer", model="practice", instructions="Long <work>", version="1")
+    assert stale.status_code == 412 and ">Long &lt;work&gt;</pre>" in stale.text and "Send it again" not in stale.text
+    bidi = await post(api, f"/agents/{OWNER}", name="a\u202eb")
+    assert bidi.status_code == 404 and "a[U+202E]b" in bidi.text and "\u202e" not in bidi.text
 
 
 async def test_what_the_form_has_no_field_for_stays(api: Api) -> None:
@@ -318,8 +353,39 @@ async def test_usage_by_everything(api: Api) -> None:
     await api.finished(await api.start(await api.make_loop(name="=cmd()")))
     for by in ("day", "context", "loop", "model", "role", "user"):
         assert (await get(api, f"/usage?by={by}")).text.count("<tr>") == 2, by
+    await api.finished(await api.start(await api.make_loop(user=OTHER), user=OTHER), user=OTHER)
+    assert (await get(api, "/usage?by=user")).text.count("<tr>") == 2  # a member's own
+    everybody = (await get(api, "/usage?by=user", ADMIN)).text
+    assert everybody.count("<tr>") == 3 and "?by=user" in everybody
+    assert "?by=user" not in (await get(api, "/usage")).text
     table = await get(api, "/usage/csv?by=loop")
     assert "attachment" in table.headers["content-disposition"] and "'=cmd()" in table.text
+
+
+async def test_a_long_run_asks_and_shows_no_more_than_a_short_one(
+    api: Api, urls: Urls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What makes 2,000 iterations open as fast as 20: as many queries, a bounded page, a bounded document."""
+    asked: list[object] = []
+    execute = psycopg.AsyncCursor[Any].execute
+
+    async def counted(self: psycopg.AsyncCursor[Any], query: Any, *rest: Any, **options: Any) -> Any:
+        asked.append(query)
+        return await execute(self, query, *rest, **options)
+
+    monkeypatch.setattr(psycopg.AsyncCursor, "execute", counted)
+    found: dict[int, tuple[int, int, int]] = {}
+    for many in (20, 2000):
+        run_id = seed_run(urls, [f"candidate {n}" for n in range(many)], number=many)
+        for path in (f"/runs/{run_id}", f"/runs/{run_id}/live?after={many - 1}"):
+            asked.clear()
+            page = await get(api, path)
+            assert page.status_code == 200
+        found[many] = (len(asked), len(page.content), len(re.findall(r"<[a-z]", page.text)))
+        assert len(re.findall('class="iteration', (await get(api, f"/runs/{run_id}")).text)) <= run.ROWS
+    (few_asked, _, _), (asked_most, size, nodes) = found[20], found[2000]
+    assert 0 < asked_most == few_asked < 20
+    assert size < 60_000 and nodes < 1_200
 
 
 async def test_search_filter_and_sort(api: Api) -> None:

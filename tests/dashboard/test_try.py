@@ -140,7 +140,9 @@ async def test_why_a_judge_cannot_be_tried_stands_beside_its_loop(api: Api, monk
     ):
         assert answer.status_code == 422
         panel = answer.text.partition('id="try"')[2].partition("</section>")[0]
-        assert "Try the evaluator of" in panel and "judged</span>" in panel and "Try an endpoint</h2>" not in answer.text
+        assert (
+            "Try the evaluator of" in panel and "judged</span>" in panel and "Try an endpoint</h2>" not in answer.text
+        )
         alert = panel.partition('role="alert"')[2].partition("</p>")[0]
         assert "OPENAI_API_KEY" in alert and "store a secret of this name (Settings, or PUT /api/secrets)" in alert
     assert "keep &lt;this&gt;" in answer.text
