@@ -44,7 +44,8 @@ async def test_a_judge_is_tried_as_a_run_that_is_paid_from_a_wallet(api: Api) ->
     tried = await post(api, path, candidate="the wide sea is <deep>", once="j1")
     run = await api.finished(tried.headers["location"].rpartition("/")[2])
     assert (run["best_score"], run["iterations"], run["cap_usd"], run["door"]) == (3, 1, "0.10", "ui")
-    assert (await post(api, path, candidate="the wide sea is <deep>", once="j1")).headers == tried.headers
+    again = await post(api, path, candidate="the wide sea is <deep>", once="j1")
+    assert again.headers["location"] == tried.headers["location"]
     page = (await get(api, tried.headers["location"])).text
     assert "the wide sea is &lt;deep&gt;" in page and "Not met: at most 3 words" in page
     roles = (await get(api, "/usage?by=role")).text
