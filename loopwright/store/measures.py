@@ -46,10 +46,11 @@ class Totals:
 
 
 async def runs(connection: Connection) -> Sequence[RunFigures]:
-    """All runs by status and stop reason."""
+    """All runs by status and stop reason; of conversations only what went over."""
     cursor = connection.cursor(row_factory=class_row(RunFigures))
     await cursor.execute(
-        "select status, stop_reason, count(*) as runs, coalesce(sum(iterations), 0)::bigint as iterations, "
+        "select status, stop_reason, count(*) filter (where not is_thread) as runs, "
+        "coalesce(sum(iterations) filter (where not is_thread), 0)::bigint as iterations, "
         "coalesce(sum(overrun_usd), 0) as overrun_usd from public.loop_runs group by status, stop_reason"
     )
     return await cursor.fetchall()
