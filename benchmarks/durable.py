@@ -138,7 +138,7 @@ def memory() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
 
 
-async def measure(server: EmbeddedServer, iterations: int, rounds: int) -> list[Target]:
+async def measure(server: EmbeddedServer, iterations: int, rounds: int, runs: int) -> list[Target]:
     """All figures."""
     await make_template(server)
     targets: list[Target] = []
@@ -166,45 +166,49 @@ async def measure(server: EmbeddedServer, iterations: int, rounds: int) -> list[
                 total = SIDE_BY_SIDE * iterations
                 print(f"{total / took:.0f} iterations a second, {total / spent:.0f} a second of this process's CPU")
                 targets.append(Target("ms of CPU an iteration, 20 runs at once", spent / total * 1_000, 1_000 / 60))
-        targets += await waiting(server, url)
+        targets += await waiting(server, url, runs)
     return targets
 
 
-async def waiting(server: EmbeddedServer, url: str) -> list[Target]:
-    """A thousand runs that all wait for their model at the same time."""
+async def waiting(server: EmbeddedServer, url: str, runs: int) -> list[Target]:
+    """Many runs that all wait for their model at the same time."""
     lag = Lag()
     async with (
         open_database(server) as database,
         loop(SlowModel(20), url, 1) as first,
-        loop(SlowModel(WAITING), url, 1) as ready,
+        loop(SlowModel(runs), url, 1) as ready,
     ):
         loops = [first]
 
         async def load(run: TakenRun) -> Loop:
             return loops[-1]
 
-        async with Engine(database=database, load=load, limits=Limits(per_user=WAITING)) as engine:
+        async with Engine(database=database, load=load, limits=Limits(per_user=runs + SIDE_BY_SIDE)) as engine:
             await execute(engine, await insert(database, 20))
             loops.append(ready)
-            ids, before = await insert(database, WAITING), memory()
+            ids, before = await insert(database, runs), memory()
             most, measuring = before, asyncio.ensure_future(lag.measure())
             running = asyncio.ensure_future(execute(engine, ids))
             while not running.done():
                 most = max(most, memory())
                 await asyncio.sleep(0.05)
             measuring.cancel()
-            print(f"{WAITING} runs that wait at once: all finished, in {await running:.1f} s with their starts")
+            print(f"{runs} runs that wait at once: all finished, in {await running:.1f} s with their starts")
     return [
-        Target("KB a waiting run", (most - before) / WAITING / 1_000, 250),
+        Target("KB a waiting run", (most - before) / runs / 1_000, 250),
         Target("event loop lag p99", lag.p99, 1, " s"),
     ]
 
 
 def main() -> int:
     """Measure, print, judge."""
-    options = arguments(__doc__, iterations=50, rounds=7).parse_args()
+    parser = arguments(__doc__, iterations=50, rounds=7)
+    parser.add_argument("--waiting", type=int, default=WAITING, help="runs that wait at once (%(default)s)")
+    options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="lwb") as folder, EmbeddedServer(Path(folder) / "h") as server:
-        return verdict(asyncio.run(measure(server, options.iterations, options.rounds)), check=options.check)
+        return verdict(
+            asyncio.run(measure(server, options.iterations, options.rounds, options.waiting)), check=options.check
+        )
 
 
 if __name__ == "__main__":

@@ -27,12 +27,12 @@ import httpx
 import httpx2
 
 from .core.errors import EgressRefused, InvalidInput, LoopwrightError, Problem
+from .core.hosts import Address, literal_of, normal_host
 from .core.spec import ENV_REFERENCE
 
 Resolver = Callable[[str, int], Awaitable[Sequence[str]]]
 """Finds the addresses of (host, port), as text; raises `OSError` when there are none."""
 
-Address = IPv4Address | IPv6Address
 
 CONNECT_SECONDS = 5.0
 """How long one of several addresses of a host may take before the next is tried."""
@@ -253,7 +253,7 @@ class _CheckedBackend(httpcore.AsyncNetworkBackend):
         return addresses
 
     async def _addresses(self, host: str, port: int) -> Sequence[Address]:
-        literal = _literal(host)
+        literal = literal_of(host)
         if literal is not None:
             return [literal]
         try:
@@ -268,7 +268,7 @@ class _CheckedBackend(httpcore.AsyncNetworkBackend):
         kind = _kind(address)
         if kind is None or (kind in _BY_NAME and self._lists(host, port)) or self._lists(str(address), port):
             return
-        what = f"{host} is" if _literal(host) else f"{host} resolves to {address},"
+        what = f"{host} is" if literal_of(host) else f"{host} resolves to {address},"
         way_out = host if kind in _BY_NAME else str(address)
         raise EgressRefused(
             f"{what} a {kind} address and not a public one, so nothing was sent; "
@@ -276,7 +276,7 @@ class _CheckedBackend(httpcore.AsyncNetworkBackend):
         )
 
     def _lists(self, host: str, port: int) -> bool:
-        name = _normal_host(host)
+        name = normal_host(host)
         return (name, None) in self._allowed or (name, port) in self._allowed
 
 
@@ -312,25 +312,6 @@ def _embedded_v4(address: IPv6Address) -> IPv4Address | None:
     return address.ipv4_mapped or address.sixtofour or (address.teredo and address.teredo[1])
 
 
-def _literal(host: str) -> Address | None:
-    try:
-        return ip_address(host)
-    except ValueError:
-        return None
-
-
-def is_loopback(host: str) -> bool:
-    """Whether a host is this machine by its name or number, whatever a resolver says."""
-    literal = _literal(_normal_host(host))
-    return literal.is_loopback if literal else _normal_host(host) == "localhost"
-
-
-def _normal_host(host: str) -> str:
-    bare = host.strip().removeprefix("[").removesuffix("]").removesuffix(".").lower()
-    literal = _literal(bare)
-    return str(literal) if literal else bare
-
-
 def _split_host(entry: str) -> tuple[str, int | None]:
     """Split an entry of `allow_hosts` into host and port.
 
@@ -338,11 +319,11 @@ def _split_host(entry: str) -> tuple[str, int | None]:
         InvalidInput: it is neither `host` nor `host:port`.
     """
     host, colon, port = entry.strip().rpartition(":")
-    if not colon or _literal(entry.strip()) or entry.strip().endswith("]"):
+    if not colon or literal_of(entry.strip()) or entry.strip().endswith("]"):
         host, port = entry.strip(), ""
     if not host or re.search(r"[/@\s]", host) or (colon and port and not port.isdecimal()):
         raise InvalidInput(Problem(field="allow_hosts", message=f"{entry!r} is not a host or host:port"))
-    return _normal_host(host), int(port) if port else None
+    return normal_host(host), int(port) if port else None
 
 
 def checked_url(url: str) -> httpx.URL:

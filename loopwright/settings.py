@@ -10,7 +10,7 @@ from pydantic import AliasChoices, Field, SecretStr, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from .core.errors import InvalidInput, Problem
-from .egress import is_loopback
+from .core.hosts import is_loopback
 
 Names = Annotated[frozenset[str], NoDecode]
 """A list in one variable, separated by commas."""
@@ -23,7 +23,6 @@ class Settings(BaseSettings):
         env_prefix="LOOPWRIGHT_",
         env_file=".env",
         extra="ignore",
-        use_attribute_docstrings=True,
         populate_by_name=True,
         frozen=True,
     )

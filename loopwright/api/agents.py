@@ -13,7 +13,7 @@ from .bodies import AgentPatch, NewAgent
 from .deps import Cursor, Limit, Me, OnceKey, Rt, Version, VersionOrAny, tagged
 from .docs import problems
 
-router = APIRouter(prefix="/agents", tags=["agents"])
+router = APIRouter(prefix="/api/agents", tags=["agents"])
 
 
 @router.get("", responses=problems())

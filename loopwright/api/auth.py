@@ -7,7 +7,7 @@ import hmac
 import json
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 from uuid import UUID
 
 from starlette.requests import Request
@@ -18,7 +18,9 @@ from ..service import api_keys
 from ..service.people import caller_of
 from ..service.runtime import LOCAL_OWNER, Runtime, local_token
 from ..service.sign_in import SignIn
-from .tokens import Tokens
+
+if TYPE_CHECKING:
+    from .tokens import Tokens
 
 COOKIE = "loopwright"
 
@@ -43,6 +45,8 @@ class Gate:
         settings = runtime.settings
         tokens = None
         if settings.jwks and settings.issuer:
+            from .tokens import Tokens  # heavy, and not needed where there is one owner
+
             tokens = Tokens(jwks_url=settings.jwks, issuer=settings.issuer, audience=settings.jwt_audience)
         return cls(
             runtime=runtime,

@@ -9,6 +9,7 @@ from uuid import UUID
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 
 from ..core.caller import UserRole
+from ..core.described import Described
 from ..core.guardrails import GuardrailSpec
 from ..core.money import usd
 from ..core.records import Backfill, EventName, Overlap, Scope, Visibility
@@ -38,10 +39,10 @@ ToolSettings = Annotated[dict[str, Any], WithJsonSchema(TOOL_SPEC), Field(exampl
 Ids = Annotated[list[UUID], Field(max_length=100)]
 
 
-class Body(BaseModel):
+class Body(Described, BaseModel):
     """Base of all bodies: unknown fields are errors."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class NewTool(Body):

@@ -14,7 +14,7 @@ from .bodies import EndpointPatch, NewEndpoint
 from .deps import Cursor, Limit, Me, OnceKey, Rt, Version, VersionOrAny, tagged
 from .docs import problems
 
-router = APIRouter(prefix="/endpoints", tags=["endpoints"])
+router = APIRouter(prefix="/api/endpoints", tags=["endpoints"])
 
 InState = Annotated[DeliveryState | None, Query(description="Only those that came so far.")]
 

@@ -15,6 +15,7 @@ from starlette.responses import JSONResponse
 
 from .. import logs
 from ..core import errors
+from ..core.described import Described
 from .numbered import HEADER
 
 _log = logging.getLogger(__name__)
@@ -22,21 +23,19 @@ _log = logging.getLogger(__name__)
 MEDIA_TYPE = "application/problem+json"
 
 
-class FieldProblem(BaseModel):
+class FieldProblem(Described):
     """One thing that is wrong with a request."""
 
-    model_config = ConfigDict(use_attribute_docstrings=True)
     field: str
     """Dotted path of the field; empty for the request as a whole."""
     message: str
     """What is wrong, and what to do instead."""
 
 
-class ProblemDetails(BaseModel):
+class ProblemDetails(Described, BaseModel):
     """What went wrong (RFC 9457)."""
 
     model_config = ConfigDict(
-        use_attribute_docstrings=True,
         json_schema_extra={
             "examples": [
                 {

@@ -12,7 +12,7 @@ from .deps import Me, Rt
 from .docs import Responses, problems
 from .runs import RunId
 
-router = APIRouter(prefix="/runs", tags=["runs"])
+router = APIRouter(prefix="/api/runs", tags=["runs"])
 
 HEARTBEAT_SECONDS = 15
 

@@ -15,7 +15,7 @@ from .bodies import GuardrailPatch, NewGuardrail, TryGuardrails
 from .deps import Cursor, Limit, Me, OnceKey, Rt, Version, VersionOrAny, tagged
 from .docs import problems
 
-router = APIRouter(prefix="/guardrails", tags=["guardrails"])
+router = APIRouter(prefix="/api/guardrails", tags=["guardrails"])
 
 
 class Tried(Record):

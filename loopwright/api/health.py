@@ -11,7 +11,7 @@ from ..service.health import check_ready
 from .deps import Rt
 from .docs import problems
 
-router = APIRouter(prefix="/health", tags=["health"])
+router = APIRouter(prefix="/api/health", tags=["health"])
 
 
 class Health(BaseModel):

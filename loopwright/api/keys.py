@@ -13,7 +13,7 @@ from .bodies import NewKey
 from .deps import Me, Rt
 from .docs import problems
 
-router = APIRouter(prefix="/keys", tags=["keys"])
+router = APIRouter(prefix="/api/keys", tags=["keys"])
 
 
 @router.get("", responses=problems())

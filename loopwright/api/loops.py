@@ -14,7 +14,7 @@ from .bodies import LoopPatch, NewLoop, StartRun
 from .deps import Cursor, Limit, Me, OnceKey, Rt, Version, VersionOrAny, tagged
 from .docs import problems
 
-router = APIRouter(prefix="/loops", tags=["loops"])
+router = APIRouter(prefix="/api/loops", tags=["loops"])
 
 
 @router.get("", responses=problems())

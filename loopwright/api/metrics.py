@@ -11,7 +11,7 @@ from ..service.metrics import Metrics
 from .deps import Rt, TheGate
 from .docs import problems
 
-router = APIRouter(prefix="/metrics", tags=["health"])
+router = APIRouter(prefix="/api/metrics", tags=["health"])
 
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})

@@ -19,7 +19,7 @@ from .bodies import ExtendRun, ForkRun
 from .deps import Cursor, Limit, Me, OnceKey, Rt
 from .docs import problems
 
-router = APIRouter(prefix="/runs", tags=["runs"])
+router = APIRouter(prefix="/api/runs", tags=["runs"])
 
 RunId = Annotated[str, Path(pattern=r"^run_[0-9a-f]{8,40}$", examples=["run_019ad5c1a2b3c4d5e6f70"])]
 
@@ -68,7 +68,8 @@ async def cancel(rt: Rt, me: Me, run_id: RunId) -> Run:
 
 @router.post("/{run_id}/extend", status_code=202, responses=problems(404, 409))
 async def extend(rt: Rt, me: Me, run_id: RunId, once: OnceKey, body: ExtendRun) -> Started:
-    """Let a finished run go on with more budget, iterations or time; nothing is paid again."""
+    """Let a finished run go on with more budget, iterations or time; nothing is paid again. With an empty body a run
+    that was cancelled or failed goes on with what it has left: to cancel is to pause, to extend is to go on."""
     return await extend_run(rt, me, run_id, More(**dict(body)), once)
 
 

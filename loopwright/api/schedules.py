@@ -16,7 +16,7 @@ from .bodies import NewSchedule, SchedulePatch
 from .deps import Cursor, Limit, Me, OnceKey, Rt, Version, VersionOrAny, tagged
 from .docs import problems
 
-router = APIRouter(prefix="/schedules", tags=["schedules"])
+router = APIRouter(prefix="/api/schedules", tags=["schedules"])
 
 OfLoop = Annotated[UUID | None, Query(description="Only those that start this loop.")]
 

@@ -13,7 +13,7 @@ from .bodies import PutSecret
 from .deps import Me, Rt
 from .docs import problems
 
-router = APIRouter(prefix="/secrets", tags=["secrets"])
+router = APIRouter(prefix="/api/secrets", tags=["secrets"])
 
 Name = Annotated[str, Path(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,63}$", examples=["CATALOGUE_TOKEN"])]
 

@@ -19,7 +19,7 @@ from .deps import Cursor, Limit, Me, OnceKey, Rt
 from .docs import problems
 from .events import HEARTBEAT_SECONDS, SEND_SECONDS, STREAM
 
-router = APIRouter(prefix="/threads", tags=["threads"])
+router = APIRouter(prefix="/api/threads", tags=["threads"])
 
 Before = Annotated[int, Query(ge=2, le=service.LAST, description="The lowest `position` that you have.")]
 After = Annotated[int, Query(ge=0, le=2**53, description="The last `id` that you have seen.")]

@@ -13,7 +13,7 @@ from .bodies import NewTool, ToolPatch
 from .deps import Cursor, Limit, Me, OnceKey, Rt, Version, VersionOrAny, tagged
 from .docs import problems
 
-router = APIRouter(prefix="/tools", tags=["tools"])
+router = APIRouter(prefix="/api/tools", tags=["tools"])
 
 
 @router.get("", responses=problems())

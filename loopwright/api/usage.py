@@ -18,7 +18,7 @@ from .bodies import PersonPatch
 from .deps import Cursor, Limit, Me, Rt
 from .docs import problems
 
-router = APIRouter()
+router = APIRouter(prefix="/api")
 
 _TABLE = {200: {"content": {"text/csv": {"schema": {"type": "string"}}}}}
 

@@ -16,7 +16,7 @@ from .bodies import NewWebhook, WebhookPatch
 from .deps import Cursor, Limit, Me, OnceKey, Rt, Version, VersionOrAny, tagged
 from .docs import problems
 
-router = APIRouter(prefix="/webhooks", tags=["webhooks"])
+router = APIRouter(prefix="/api/webhooks", tags=["webhooks"])
 hooks = APIRouter(prefix="/hooks", tags=["webhooks"])
 
 

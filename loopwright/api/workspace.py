@@ -11,7 +11,7 @@ from .bodies import SettingsPatch
 from .deps import Me, Rt, Version, tagged
 from .docs import problems
 
-router = APIRouter(prefix="/settings", tags=["settings"])
+router = APIRouter(prefix="/api/settings", tags=["settings"])
 
 
 @router.get("", responses=problems())

@@ -20,7 +20,6 @@ from ..core.records import Run, RunSummary
 from ..files import refuse_special
 from ..settings import Settings
 from .outcome import CANCELLED, ERROR, REACHED, refuse, say
-from .screens import screen_for
 from .text import one_line, printable, score_text
 
 if TYPE_CHECKING:
@@ -125,6 +124,7 @@ def _details(run: Run) -> list[str]:
 async def watch_run(runtime: Runtime, me: Caller, run_id: str, *, as_json: bool) -> int:
     """`loopwright runs watch`: shows a run to its end; Ctrl-C leaves it alone."""
     from ..service.runs import is_forsaken
+    from .screens import screen_for
 
     events = await runtime.hub.open(me, run_id, 0)
     if events is None:

@@ -35,8 +35,8 @@ APP = "loopwright.app:create_app"
 def serve(host: str | None, port: int | None) -> int:
     """Serve the API and execute runs until a signal comes.
 
-    The server answers as soon as the database is up. What executes runs comes up behind it: it takes as long again,
-    and runs that are started meanwhile wait for it.
+    The server answers as soon as the database is up. The pages come up behind it, then what executes runs: that takes
+    as long again, and runs that are started meanwhile wait for it.
     """
 
     async def run() -> int:
@@ -49,9 +49,11 @@ def serve(host: str | None, port: int | None) -> int:
             async with open_runtime(settings, engine=False) as runtime:
                 runtime.awaits_engine = True
                 create_app = await importing
-                server = _server(create_app(settings, runtime=runtime))
+                app = create_app(settings, runtime=runtime)
+                server = _server(app)
                 serving = asyncio.create_task(server.serve(sockets=[listening]))
                 await _announce(server, serving, settings, listening.getsockname()[1])
+                await app.state.pages.load()
                 async with engine_behind(runtime) as working:
                     await asyncio.wait({serving, working}, return_when=asyncio.FIRST_COMPLETED)
                     server.should_exit = True

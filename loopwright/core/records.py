@@ -11,6 +11,7 @@ from uuid import UUID
 from pydantic import BaseModel, ConfigDict, Field, PlainSerializer
 
 from .caller import Door, UserRole
+from .described import Described
 from .models import Iteration, StopReason
 from .spec import Price
 
@@ -27,10 +28,10 @@ Amount = Annotated[
 T = TypeVar("T")
 
 
-class Record(BaseModel):
+class Record(Described, BaseModel):
     """Base of the stored nouns."""
 
-    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True)
 
 
 class Page(Record, Generic[T]):

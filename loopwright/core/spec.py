@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, field_validator
 
+from .described import Described
 from .errors import InvalidInput
 from .models import Direction
 from .money import Usd
@@ -20,10 +21,10 @@ ENV_REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 """`${NAME}` in a header stands for the environment variable NAME."""
 
 
-class Spec(BaseModel):
+class Spec(Described, BaseModel):
     """Base of everything in a loop file: unknown keys are errors."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class ModelChoice(Spec):

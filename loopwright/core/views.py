@@ -7,16 +7,17 @@ from datetime import datetime
 from decimal import Decimal
 from uuid import UUID
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import ConfigDict
 
+from .described import Described
 from .models import StopReason
 from .records import RunStatus, Visibility
 
 
-class View(BaseModel):
+class View(Described):
     """Base of the views."""
 
-    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True)
 
 
 class LoopCard(View):

@@ -146,7 +146,7 @@ def _with_query(path: str, query: str) -> str:
 Handler = Callable[[Request, Exception], Awaitable[Response] | Response]
 
 
-def for_browsers(otherwise: Handler) -> Handler:
+def for_browsers(otherwise: Handler) -> Callable[[Request, Exception], Awaitable[Response]]:
     """A handler that answers browsers with a page, and everybody else as before."""
 
     async def handle(request: Request, error: Exception) -> Response:

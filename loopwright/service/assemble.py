@@ -18,6 +18,7 @@ from ..agents.turn import AgentRunner
 from ..builtins.registry import ALONE, Builtins
 from ..core.errors import EgressRefused, Problem, Problems, UnknownPrice
 from ..core.guardrails import LlmRule
+from ..core.hosts import is_loopback
 from ..core.models import Conversation
 from ..core.ports import AskModel, Evaluator, RunStore
 from ..core.spec import (
@@ -35,7 +36,7 @@ from ..core.spec import (
 )
 from ..core.stop import check_stop
 from ..core.wallet import ZERO
-from ..egress import EgressClient, EgressPolicy, host_and_port, is_loopback, naming
+from ..egress import EgressClient, EgressPolicy, host_and_port, naming
 from ..feedback.registry import build_evaluator
 from ..runner.history import BYTES_A_TOKEN
 from ..runner.library import HOLDOUT_ALONE, Loop, Wiring

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any, cast
 
 from ..core.errors import EgressRefused, InvalidInput, Problem, Problems
 from ..core.spec import AgentSpec, LoopSpec
-from ..egress import EgressClient, EgressFailed, EgressPolicy
 from .file_checks import Facts
 from .loop_files import checked_spec
 from .world import World
 from .yaml_source import Document
 
 if TYPE_CHECKING:
+    from ..egress import EgressClient
     from .assemble import WorstCase
 
 LOCAL_ONLY = (
@@ -150,6 +150,7 @@ async def refuse_private_hosts(spec: LoopSpec, world: World) -> None:
     Raises:
         InvalidInput: names each, and the way out.
     """
+    from ..egress import EgressClient, EgressPolicy  # heavy, and not needed to answer
     from .assemble import allowed_hosts
 
     async with EgressClient(EgressPolicy(allow_hosts=allowed_hosts(spec, world))) as egress:
@@ -167,6 +168,8 @@ async def refuse_private_hosts(spec: LoopSpec, world: World) -> None:
 
 
 async def _refusal(egress: EgressClient, url: str) -> str | None:
+    from ..egress import EgressFailed
+
     try:
         async with asyncio.timeout(RESOLVE_SECONDS):
             await egress.check(url)

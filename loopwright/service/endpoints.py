@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import UUID, uuid4
 
 from ..core.caller import Caller
 from ..core.errors import Conflict, EgressRefused, NotFound, Problem, Problems
+from ..core.hosts import is_loopback
 from ..core.records import (
     Delivery,
     DeliveryDetails,
@@ -20,7 +21,6 @@ from ..core.records import (
     Page,
     Scope,
 )
-from ..egress import EgressClient, EgressFailed, EgressPolicy, checked_url, host_and_port, is_loopback
 from ..signatures import new_secret
 from ..store import activity, loops
 from ..store import endpoints as store
@@ -32,6 +32,9 @@ from .changes import editable, written
 from .checks import RESOLVE_SECONDS
 from .once import Once, do_once, replayed
 from .runtime import Runtime
+
+if TYPE_CHECKING:
+    from ..egress import EgressPolicy
 
 MOST_ENDPOINTS = 50
 """How many somebody may have: each is told of each run, in the transaction that ends it."""
@@ -233,6 +236,8 @@ async def policy_for(runtime: Runtime, url: str) -> EgressPolicy:
     Raises:
         EgressRefused: it is no URL that can be sent to.
     """
+    from ..egress import EgressPolicy, host_and_port  # heavy, and not needed to answer
+
     async with runtime.database.service_session() as connection:
         workspace = await get_settings(connection)
     named = host_and_port(url)
@@ -263,6 +268,8 @@ async def _check(runtime: Runtime, caller: Caller, values: dict[str, Any]) -> No
 
 async def _refusal(runtime: Runtime, url: str) -> str | None:
     """Why nothing may be sent to a URL, as far as can be said now. It is checked again whenever something is sent."""
+    from ..egress import EgressClient, EgressFailed, checked_url
+
     try:
         checked_url(url)
         async with EgressClient(await policy_for(runtime, url)) as egress, asyncio.timeout(RESOLVE_SECONDS):

@@ -36,17 +36,22 @@ class More:
     seconds: float | None = None
 
 
+UNFINISHED = frozenset({"cancelled", "error"})
+"""Reasons that stopped a run before it came to an end of its own: it may go on as it was."""
+
 STILL_GOING = "the run is not finished yet; extend it when it is, or cancel it first"
 
 
 async def extend_run(runtime: Runtime, caller: Caller, run_id: str, more: More, once: Once | None = None) -> Started:
-    """Let a finished run go on with more budget, iterations or time.
+    """Let a finished run go on with more budget, iterations or time; one that was cancelled or failed, also with what
+    it has left.
 
     Raises:
         NotFound: there is no such run that the caller may see.
         NotAllowed: it is somebody else's.
         Conflict: it is not finished, was extended at the same time, or is a conversation.
-        InvalidInput: nothing is given, it has no such limit, or it would stop again at once.
+        InvalidInput: nothing is given to a run that came to its end, it has no such limit, or it would stop again at
+            once.
         GuardrailRefused: a guardrail refuses it, by now.
     """
     if answer := await replayed(runtime.database, caller, once, Started):
@@ -60,7 +65,9 @@ async def extend_run(runtime: Runtime, caller: Caller, run_id: str, more: More, 
         if run.status != "finished":
             raise Conflict(STILL_GOING)
         iterations = await run_queries.list_iterations(connection, run_id, 0, run.iterations)
-    spec = LoopSpec.model_validate({**run.spec, "stop": with_more(run.spec["stop"], more)})
+    goes_on = more == More() and run.stop_reason in UNFINISHED
+    stop = run.spec["stop"] if goes_on else with_more(run.spec["stop"], more)
+    spec = LoopSpec.model_validate({**run.spec, "stop": stop})
     cap = budget_of(spec.stop_condition)
     if reason := would_stop(spec, iterations, Wallet(cap=cap, spent=run.spent_usd), _clock(run)):
         message = f"with this the run would stop again at once ({reason}); give it more of what it stopped for"

@@ -44,7 +44,6 @@ from ..core.guardrails import (
 )
 from ..core.records import Guardrail, Page
 from ..core.spec import LoopSpec, Price
-from ..egress import checked_url
 from ..store import activity
 from ..store import guardrails as store
 from ..store.database import Connection, Database
@@ -361,6 +360,8 @@ def _check_model(spec: LlmRule, prices: Mapping[str, Price]) -> None:
             message = f"no price is known for {spec.model!r}; declare it in the workspace's prices first"
             problems.found.append(Problem(field="spec.model", message=message))
     if spec.base_url is not None:
+        from ..egress import checked_url  # heavy, and seldom needed
+
         try:
             checked_url(spec.base_url)
         except EgressRefused as error:

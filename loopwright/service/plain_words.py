@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
+from ..core.described import descriptions
 from ..core.errors import Problem
 from ..core.spec import LoopSpec, Spec
 from .yaml_source import Document, Place, dotted
@@ -138,7 +139,7 @@ def _about(place: Place, data: object) -> str:
     """The first sentence of a field's description."""
     spec = _spec_at(place[:-1], data)
     name = str(place[-1])
-    description = (_field(spec, name).description or "") if spec and name in spec.model_fields else ""
+    description = descriptions(spec).get(name, "") if spec else ""
     return " ".join(re.split(r"(?<=[.;:])\s", description)[0].split()).rstrip(".;:")
 
 

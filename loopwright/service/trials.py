@@ -25,8 +25,6 @@ from ..core.records import Loop
 from ..core.spec import HttpEvaluator, LoopSpec
 from ..core.text import clean
 from ..core.wallet import ZERO
-from ..egress import EgressClient, EgressPolicy, naming
-from ..feedback.registry import build_evaluator
 from ..runner.clock import SteadyClock
 from ..runner.library import new_run_id
 from ..store import activity, agents, loops, run_queries, tools
@@ -42,6 +40,7 @@ from .start import Started, agent_file
 
 if TYPE_CHECKING:
     from ..agents.try_tool import Tried
+    from ..egress import EgressClient
 
 PRACTICE = "practice"
 
@@ -212,6 +211,7 @@ async def try_endpoint(
     data = {**STAND_IN, "goal": goal.strip() or "Try the evaluator.", "agent": {"model": "practice"}}
     spec, _ = await check_loop({**data, "evaluator": evaluator}, world)
     await check_start(runtime.database, caller, spec)
+    from ..egress import EgressClient, EgressPolicy, naming  # heavy, and not needed to answer
     from .assemble import allowed_hosts
 
     with naming(world.environ):
@@ -220,6 +220,8 @@ async def try_endpoint(
 
 
 async def _ask(spec: LoopSpec, egress: EgressClient, runtime: Runtime, candidate: str) -> Verdict:
+    from ..feedback.registry import build_evaluator
+
     clock, run_id = SteadyClock(), f"trial-{int(datetime.now(UTC).timestamp())}"
     assert spec.evaluator is not None  # noqa: S101 - checked with it
     evaluator = build_evaluator(spec.evaluator, egress=egress, folder=runtime.settings.data_folder, where="evaluator")
@@ -255,6 +257,7 @@ async def try_tool(
         GuardrailRefused: a guardrail refuses the call.
     """
     from ..agents.try_tool import call_once
+    from ..egress import EgressClient, EgressPolicy, naming
     from .assemble import allowed_hosts
 
     async with runtime.database.as_user(caller.user_id) as connection:

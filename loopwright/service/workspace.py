@@ -11,7 +11,6 @@ from ..core.caller import Caller
 from ..core.errors import NotAllowed, Problem, Problems, VersionStale
 from ..core.records import WorkspaceSettings
 from ..core.spec import Price
-from ..egress import EgressClient, EgressPolicy
 from ..store import activity
 from ..store import workspace as store
 from ..store.database import Database
@@ -75,6 +74,8 @@ def _named(wanted: SettingsChange) -> Iterable[str]:
 
 
 def _check(wanted: SettingsChange) -> None:
+    from ..egress import EgressClient, EgressPolicy  # heavy, and seldom needed
+
     problems = Problems()
     for host in wanted.allow_hosts or ():
         with problems.collecting():

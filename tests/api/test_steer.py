@@ -125,15 +125,60 @@ async def test_extend_refuses_what_would_change_nothing(api: Api) -> None:
     assert (await api.call("POST", path, {"iterations": 1})).status_code == 409
     await api.call("POST", f"/api/runs/{run_id}/cancel")
     await api.finished(run_id)
-    assert (await api.call("POST", path, {})).status_code == 422
     no_such_limit = await api.call("POST", path, {"seconds": 5})
     assert no_such_limit.json()["errors"] == [{"field": "seconds", "message": "the run has no max_seconds to add to"}]
 
     done = await api.start(await api.make_loop())
     await api.finished(done)
+    nothing = await api.call("POST", f"/api/runs/{done}/extend", {})
+    assert (nothing.status_code, nothing.json()["errors"][0]["field"]) == (422, "")
     useless = await api.call("POST", f"/api/runs/{done}/extend", {"budget_usd": "1"})
     assert useless.status_code == 422
     assert "max_iterations" in useless.json()["detail"]
+
+
+async def test_a_cancelled_run_goes_on_with_what_it_has_left(api: Api) -> None:
+    """Pausing is cancelling, and going on is extending by nothing."""
+    slow = {"model": "practice", "settings": {"practice_pace": 0.3}}
+    run_id = await api.start(await api.make_loop(agent=slow))
+    async with asyncio.timeout(30):
+        while not (await api.get(f"/api/runs/{run_id}"))["iterations"]:
+            await asyncio.sleep(0.01)
+    await api.call("POST", f"/api/runs/{run_id}/cancel")
+    paused = await api.finished(run_id)
+    assert (paused["stop_reason"], paused["iterations"] < 3) == ("cancelled", True)
+    assert (await api.call("POST", f"/api/runs/{run_id}/extend", {})).status_code == 202
+    run = await api.finished(run_id)
+    assert (run["stop_reason"], run["iterations"], run["cap_usd"]) == ("max_iterations", 3, paused["cap_usd"])
+    iterations = await api.get(f"/api/runs/{run_id}/iterations")
+    assert [each["data"]["number"] for each in iterations] == [1, 2, 3]
+
+
+async def test_cancel_and_extend_while_an_extended_run_goes_on(api: Api) -> None:
+    run_id = await api.start(await api.make_loop())
+    before = await api.finished(run_id)
+    async with api.runtime.database.service_session() as connection:  # from here on its agent takes its time
+        await connection.execute(
+            "update public.loop_runs set spec = jsonb_set(spec, '{agent,settings,practice_pace}', '30')"
+        )
+    assert (await api.call("POST", f"/api/runs/{run_id}/extend", {"iterations": 2})).status_code == 202
+    await api.running(run_id)
+    first, again, second = await asyncio.gather(
+        api.call("POST", f"/api/runs/{run_id}/cancel"),
+        api.call("POST", f"/api/runs/{run_id}/extend", {"iterations": 1}),
+        api.call("POST", f"/api/runs/{run_id}/cancel"),
+    )
+    assert (first.status_code, second.status_code) == (202, 202)
+    if again.status_code == 202:  # it came after the end
+        await api.call("POST", f"/api/runs/{run_id}/cancel")
+    else:
+        assert again.status_code == 409
+    run = await api.finished(run_id)
+    assert run["stop_reason"] == "cancelled"
+    iterations = await api.get(f"/api/runs/{run_id}/iterations")
+    assert [each["data"]["failure"] for each in iterations[:3]] == [None] * 3
+    assert {each["data"]["failure"] for each in iterations[3:]} <= {"interrupted: cancelled"}
+    assert run["best"] == before["best"]
 
 
 async def test_two_extends_at_once_are_one(idle: Api) -> None:

@@ -18,6 +18,14 @@ ROOT = Path(__file__).parents[2]
         ("tokens", ["--iterations", "30"], ["full is ", "largest prompt of the last "]),
         ("startup", ["--rounds", "1"], ["import loopwright ", "loopwright --help over bare typer: "]),
         ("serve", ["--rounds", "1"], ["first start  answers after ", "later start  answers after "]),
+        (
+            "durable",
+            ["--iterations", "2", "--rounds", "1", "--waiting", "20"],
+            ["durable over in memory: ", "lag p99: "],
+        ),
+        ("first_event", ["--rounds", "3"], ["event to screen: p50 ", "POST to first event, p99: "]),
+        ("viewers", ["--viewers", "6", "--seconds", "3"], ["3 viewers of one run: ", "KB a viewer: "]),
+        ("sharing", ["--runs", "8"], ["8 runs, all finished in ", "the larger share over the smaller: "]),
         ("memory", ["--iterations", "10"], ["after 10 iterations ", "growth: "]),
     ],
 )

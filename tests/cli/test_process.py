@@ -184,3 +184,20 @@ def test_what_does_no_work_imports_nothing_heavy(tmp_path: Path) -> None:
         [sys.executable, "-c", code], cwd=tmp_path, env=environment(), capture_output=True, text=True, check=False
     )
     assert ran.returncode == 0, ran.stderr
+
+
+def test_a_server_imports_nothing_heavy_before_it_answers(tmp_path: Path) -> None:
+    """What sends, what runs agents and what executes runs is imported behind the first answer."""
+    code = (
+        "import sys\n"
+        "import loopwright.cli, loopwright.console.serving, loopwright.service.runtime\n"
+        "from loopwright.app import create_app\n"
+        "create_app()\n"
+        "heavy = {'pydantic_ai', 'dbos', 'mcp', 'httpx', 'httpx2', 'httpcore', 'supabase_auth', 'jwt', 'rich.console', "
+        "'openai', 'anthropic', 'jinja2', 'tiktoken', 'genai_prices', 'opentelemetry.sdk'} & set(sys.modules)\n"
+        "sys.exit(f'imported {sorted(heavy)}' if heavy else 0)\n"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, env=environment(), capture_output=True, text=True, check=False
+    )
+    assert ran.returncode == 0, ran.stderr

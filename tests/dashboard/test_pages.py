@@ -38,7 +38,7 @@ from loopwright.dashboard import (
     webhooks,
     workspace,
 )
-from loopwright.dashboard.install import PARTS
+from loopwright.dashboard.pages import PARTS
 from loopwright.store.database import Urls
 from tests.api.world import SERVICE_KEY, Api
 from tests.dashboard.site import seed_run
