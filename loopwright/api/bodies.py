@@ -192,6 +192,9 @@ class SchedulePatch(Body):
     """Takes the place of all that it had."""
 
 
+PerMinute = Annotated[int, Field(ge=1, le=6000)]
+
+
 class NewWebhook(Body):
     """A webhook to store. Messages to `/hooks/{id}` start a run of a loop, or a turn of an agent, as its owner."""
 
@@ -202,6 +205,8 @@ class NewWebhook(Body):
     wanted: ScheduledRun = ScheduledRun()
     allow_tools: bool = False
     """Whether the agent may call its tools, though a stranger's message stands in its goal."""
+    per_minute: PerMinute = 60
+    """How many messages it takes at once, and how many a minute after that."""
     active: bool = True
 
 
@@ -214,6 +219,7 @@ class WebhookPatch(Body):
     wanted: ScheduledRun | None = None
     """Takes the place of all that it had."""
     allow_tools: bool | None = None
+    per_minute: PerMinute | None = None
     active: bool | None = None
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http
 import logging
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -66,6 +67,7 @@ STATUS: Mapping[type[Exception], int] = {
     errors.VersionStale: 412,
     errors.TooLarge: 413,
     errors.VersionMissing: 428,
+    errors.TooMany: 429,
     errors.InvalidInput: 422,
     errors.UnknownPrice: 422,
     errors.EgressRefused: 422,
@@ -132,6 +134,8 @@ async def _ours(request: Request, error: Exception) -> ProblemResponse:
     if status == 503:
         _log.warning("answered 503: %s", error)
         return problem(status, AWAY)
+    if isinstance(error, errors.TooMany):
+        return problem(status, str(error), headers={"Retry-After": str(math.ceil(error.retry_seconds))})
     return problem(status, str(error), error.problems if isinstance(error, errors.InvalidInput) else ())
 
 

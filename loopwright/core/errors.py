@@ -176,6 +176,15 @@ class TooLarge(Refused):
     """This is larger than what is taken."""
 
 
+class TooMany(Refused):
+    """More come than are taken; try again a little later."""
+
+    def __init__(self, message: str | None = None, *, retry_seconds: float = 1.0) -> None:
+        self.retry_seconds = retry_seconds
+        """In how many seconds there is room again."""
+        super().__init__(message)
+
+
 class VersionMissing(Refused):
     """Send `If-Match` with the `ETag` of the version that you have read, so that nobody's change is overwritten."""
 

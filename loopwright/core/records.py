@@ -308,6 +308,8 @@ class Webhook(Editable):
     """What its runs have otherwise than the loop; for an agent, its goal and its budget."""
     allow_tools: bool
     """Whether the agent may call its tools, though a stranger's message stands in its goal."""
+    per_minute: int
+    """How many messages it takes at once, and how many a minute after that."""
     active: bool
 
 

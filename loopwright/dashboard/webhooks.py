@@ -26,7 +26,7 @@ from .text import one_line
 
 router = APIRouter(prefix="/webhooks", route_class=PageRoute)
 
-FIELDS = ("name", "target", "goal", "budget_usd", "allow_tools", "active")
+FIELDS = ("name", "target", "goal", "budget_usd", "allow_tools", "per_minute", "active")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +59,7 @@ async def _list(
         next_cursor=found.next_cursor,
         targets=targets,
         names=dict(targets),
-        values=values or Fields({"active": ["yes"]}),
+        values=values or Fields({"active": ["yes"], "per_minute": ["60"]}),
         key=new_key(),
         wrong=wrong or {},
     )
@@ -130,7 +130,8 @@ async def _page(
 def _typed(webhook: Webhook, target: str) -> Fields:
     flags = {name: ["yes"] if getattr(webhook, name) else [] for name in ("allow_tools", "active")}
     wanted = {name: [str(webhook.wanted.get(name, ""))] for name in ("goal", "budget_usd")}
-    return Fields({"name": [webhook.name], "target": [target], **flags, **wanted})
+    rate = {"per_minute": [str(webhook.per_minute)]}
+    return Fields({"name": [webhook.name], "target": [target], **flags, **wanted, **rate})
 
 
 @router.get("/{webhook_id}")
@@ -176,6 +177,7 @@ def change_of(form: Fields) -> WebhookChange:
         agent_id=agent_id,
         wanted=Wanted(goal=form.text("goal").strip() or None, budget_usd=form.money("budget_usd")),
         allow_tools=form.flag("allow_tools"),
+        per_minute=form.whole("per_minute", most=6000),
         active=form.flag("active"),
     )
     if not change.name:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -10,7 +11,7 @@ from typing import Any
 from uuid import UUID, uuid4
 
 from ..core.caller import Caller
-from ..core.errors import Conflict, GuardrailRefused, InvalidInput, NotAllowed, NotFound, TooLarge
+from ..core.errors import Conflict, GuardrailRefused, InvalidInput, NotAllowed, NotFound, TooLarge, TooMany
 from ..core.records import Page, Webhook, WebhookMessage, WebhookWithSecret
 from ..core.text import clean, fenced
 from ..signatures import new_secret, verified
@@ -48,6 +49,7 @@ class WebhookChange:
     agent_id: UUID | None = None
     wanted: Wanted | None = None
     allow_tools: bool | None = None
+    per_minute: int | None = None
     active: bool | None = None
 
 
@@ -95,8 +97,7 @@ async def create_webhook(
     """
     if answer := await replayed(runtime.database, caller, once, Webhook):
         return _showing(answer, None)
-    standard: dict[str, Any] = {"loop_id": None, "agent_id": None, "wanted": {}, "allow_tools": False, "active": True}
-    values = standard | _given(change)
+    values = STANDARD | _given(change)
     await check_target(runtime, caller, values["loop_id"], values["agent_id"], Wanted.of(values["wanted"]))
     webhook_id, secret = uuid4(), new_secret()
     sealed = runtime.vault.seal(caller.user_id, _place(webhook_id), secret)
@@ -125,7 +126,7 @@ async def change_webhook(
     given = _given(change)
     if change.loop_id or change.agent_id:
         given = {"loop_id": None, "agent_id": None, **given}
-    names = ("name", "loop_id", "agent_id", "wanted", "allow_tools", "active")
+    names = ("name", "loop_id", "agent_id", "wanted", "allow_tools", "per_minute", "active")
     values: dict[str, Any] = {name: getattr(webhook, name) for name in names} | given
     await check_target(runtime, caller, values["loop_id"], values["agent_id"], Wanted.of(values["wanted"]))
     async with runtime.database.as_user(caller.user_id) as connection:
@@ -185,6 +186,7 @@ async def receive(
         NotSignedIn: the signature is missing, wrong or old.
         TooLarge: the message is.
         Conflict: the message came before.
+        TooMany: more come than it takes.
         InvalidInput: what it starts can't work any more.
         NotAllowed: a guardrail refuses it.
     """
@@ -203,6 +205,11 @@ async def receive(
     async with runtime.database.as_service() as connection:
         if await store.came_before(connection, webhook_id, message_id):
             raise Conflict(CAME_BEFORE)
+        # Only what is signed and was not taken takes room: who can't sign, or repeats what it overheard, uses none up.
+        wait = await store.take_room(connection, webhook)
+    if wait:
+        message = f"this webhook takes {webhook.per_minute} messages a minute; send it again in {math.ceil(wait)} s"
+        raise TooMany(message, retry_seconds=wait)
     run = _with_message(await _prepared(runtime, caller, webhook), webhook, body)
 
     async def claim(connection: Connection) -> None:
@@ -215,6 +222,11 @@ async def receive(
         # Which and why is for the owner to know, who finds it in the activity log.
         raise NotAllowed("a guardrail refuses this message; the webhook's owner can see why") from None
 
+
+STANDARD: dict[str, Any] = {
+    "loop_id": None, "agent_id": None, "wanted": {}, "allow_tools": False, "per_minute": 60, "active": True,
+}  # fmt: skip
+"""A webhook where nothing else is said."""
 
 CAME_BEFORE = "a message with this webhook-id was taken already; nothing was started by this one"
 

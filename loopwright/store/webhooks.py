@@ -15,7 +15,7 @@ from .paging import Place
 from .secrets import Sealed
 
 _COLUMNS: LiteralString = (
-    "id, owner_id, name, loop_id, agent_id, wanted, allow_tools, active, version, created_at, updated_at"
+    "id, owner_id, name, loop_id, agent_id, wanted, allow_tools, per_minute, active, version, created_at, updated_at"
 )
 
 KEPT_DAYS = 7
@@ -50,15 +50,16 @@ async def sealed_of(connection: Connection, webhook_id: UUID, name: str) -> Seal
 
 
 _INSERT: LiteralString = f"""
-insert into public.webhooks (id, name, loop_id, agent_id, wanted, allow_tools, active, nonce, sealed, key_id)
-values (%(id)s, %(name)s, %(loop_id)s, %(agent_id)s, %(wanted)s, %(allow_tools)s, %(active)s, %(nonce)s, %(sealed)s,
-  %(key_id)s)
+insert into public.webhooks
+  (id, name, loop_id, agent_id, wanted, allow_tools, per_minute, active, nonce, sealed, key_id)
+values (%(id)s, %(name)s, %(loop_id)s, %(agent_id)s, %(wanted)s, %(allow_tools)s, %(per_minute)s, %(active)s,
+  %(nonce)s, %(sealed)s, %(key_id)s)
 returning {_COLUMNS}
 """
 
 _UPDATE: LiteralString = f"""
 update public.webhooks set name = %(name)s, loop_id = %(loop_id)s, agent_id = %(agent_id)s, wanted = %(wanted)s,
-  allow_tools = %(allow_tools)s, active = %(active)s
+  allow_tools = %(allow_tools)s, per_minute = %(per_minute)s, active = %(active)s
 where id = %(id)s and version = %(version)s
 returning {_COLUMNS}
 """
@@ -120,6 +121,13 @@ async def came_before(connection: Connection, webhook_id: UUID, message_id: str)
         "select 1 from public.webhook_messages where webhook_id = %s and message_id = %s", (webhook_id, message_id)
     )
     return await rows.fetchone() is not None
+
+
+async def take_room(connection: Connection, webhook: Webhook) -> float:
+    """Take room for one message; 0, or in how many seconds there is room again. For the service itself."""
+    rows = await connection.execute("select private.take_room(%s, %s)", (webhook.id, webhook.per_minute))
+    row = await rows.fetchone()
+    return float(row[0]) if row else 0.0
 
 
 async def list_messages(connection: Connection, webhook_id: UUID, limit: int) -> Sequence[WebhookMessage]:

@@ -21,7 +21,7 @@ TABLES = (
     "workspace_settings",
     "api_keys",
     "sign_ins",
-    "schedules", "schedule_firings", "webhooks", "webhook_messages",
+    "schedules", "schedule_firings", "webhooks", "webhook_messages", "webhook_rates",
     "guardrails",
     "assistant_threads", "assistant_messages",
     "endpoints", "deliveries", "delivery_attempts",
@@ -61,6 +61,7 @@ SEEN: dict[str, tuple[int | str, ...]] = {
     "guardrails":       (0,      0,      1,      0,      DENIED, 1,      DENIED),
     "assistant_threads": (2,     0,      0,      0,      DENIED, 2,      DENIED),
     "assistant_messages": (2,    0,      0,      0,      DENIED, 2,      DENIED),
+    "webhook_rates":    (DENIED, DENIED, DENIED, DENIED, DENIED, 2,      DENIED),
     "endpoints":        (2,      0,      2,      0,      DENIED, 2,      DENIED),
     "deliveries":       (2,      0,      2,      0,      DENIED, 2,      DENIED),
     "delivery_attempts": (2,     0,      2,      0,      DENIED, 2,      DENIED),
@@ -113,6 +114,7 @@ _ROWS = (
     "insert into webhooks (id, owner_id, name, loop_id, nonce, sealed, key_id) "
     "values (%(id)s, %(owner)s, 'w', %(id)s, '123456789012', 'x', 'k')",
     "insert into webhook_messages (webhook_id, message_id) values (%(id)s, 'm')",
+    "insert into webhook_rates (webhook_id, free_at) values (%(id)s, now())",
     "insert into assistant_threads (id, owner_id, agent_id, run_id) values (%(id)s, %(owner)s, %(id)s, %(run)s)",
     "insert into assistant_messages (thread_id, position, text, after_seq) values (%(id)s, 1, 'hello', 0)",
     "insert into endpoints (id, owner_id, name, url, nonce, sealed, key_id) "
@@ -216,7 +218,7 @@ _FIRST = {
     "workers": "executor", "tools": "name", "agents": "name", "usage_records": "model", "activity_log": "action",
     "api_keys": "name",
     "schedule_firings": "outcome", "webhook_messages": "run_id", "assistant_messages": "text",
-    "deliveries": "state", "delivery_attempts": "answer",
+    "webhook_rates": "free_at", "deliveries": "state", "delivery_attempts": "answer",
 }  # fmt: skip
 
 
