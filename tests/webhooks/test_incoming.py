@@ -91,7 +91,7 @@ OTHER_SECRET = {"secret": "whsec_" + "A" * 43 + "="}
         ({"webhook_id": "msg_2"}, 401),
         ({"webhook_id": ""}, 401),
         ({"age": 301}, 401),
-        ({"age": -301}, 401),
+        ({"age": -360}, 401),
         ({"body": b"{"}, 400),
         ({"body": b"\xff"}, 400),
         ({"content_type": "text/plain"}, 415),
