@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -22,6 +24,9 @@ ALGORITHMS = ["ES256", "RS256"]
 
 REFETCH_SECONDS = 60.0
 """How often the keys may be fetched again for a token of an unknown key."""
+
+AGAIN_SECONDS = 1.0
+"""How soon keys are asked for again that were not to be had at all."""
 
 STALE_SECONDS = 600.0
 """After this, known keys are fetched again too, so that a withdrawn one ends."""
@@ -50,6 +55,8 @@ class Tokens:
     clock: Callable[[], float] = time.monotonic
     _keys: dict[str, jwt.PyJWK] = field(default_factory=dict[str, jwt.PyJWK])
     _fetched_at: float | None = None
+    _failed_at: float | None = None
+    _fetching: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def user_of(self, token: str) -> str:
         """The user that a token speaks for.
@@ -80,15 +87,22 @@ class Tokens:
             raise NotSignedIn("the token's `sub` is no user id") from None
 
     async def _key(self, kid: str) -> jwt.PyJWK:
-        age = None if self._fetched_at is None else self.clock() - self._fetched_at
-        if age is None or age > STALE_SECONDS or (kid not in self._keys and age > REFETCH_SECONDS):
-            self._fetched_at = self.clock()  # before the request: those that come meanwhile don't ask again
-            await self._fetch()
+        if kid not in self._keys or self._age() > STALE_SECONDS:
+            async with self._fetching:  # those that come meanwhile wait for its answer, and don't ask again
+                if self._age() > (STALE_SECONDS if kid in self._keys else REFETCH_SECONDS):
+                    await self._fetch()
         if kid not in self._keys:
             raise NotSignedIn("the token was signed with a key that the identity provider does not list")
         return self._keys[kid]
 
+    def _age(self) -> float:
+        """Seconds since the keys were asked for."""
+        return math.inf if self._fetched_at is None else self.clock() - self._fetched_at
+
     async def _fetch(self) -> None:
+        if self._failed_at is not None and self.clock() - self._failed_at < AGAIN_SECONDS:
+            raise KeysUnavailable
+        self._fetched_at = self.clock()
         policy = EgressPolicy(allow_hosts=frozenset({host_and_port(self.jwks_url)}), timeout_seconds=5)
         try:
             async with EgressClient(policy) as client:
@@ -97,7 +111,7 @@ class Tokens:
         except (LoopwrightError, ValueError, jwt.PyJWTError) as error:
             _log.warning("the keys at %s can't be fetched: %s", self.jwks_url, error)
             if not self._keys:
-                self._fetched_at = None
+                self._fetched_at, self._failed_at = None, self.clock()
                 raise KeysUnavailable from None
             return
         self._keys = {key.key_id: key for key in keys if key.key_id}

@@ -45,7 +45,7 @@ class RunDesk:
 
     runtime: Runtime
     owner: Caller
-    """As whom loops are found and started: never with more than a member's rights."""
+    """As whom loops are found and started: never with more than a member's rights, as the runtime's database holds."""
 
     async def list_loops(self) -> dict[str, JsonValue]:
         """See `core.ports.LoopDesk.list_loops`."""

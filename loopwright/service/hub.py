@@ -46,6 +46,10 @@ MOST_TEXT_BYTES = 6_000
 WATCH_SECONDS = 10.0
 """How often other processes are told which runs are watched here; who is silent for twice as long watches no more."""
 
+SIGHT_SECONDS = 10.0
+"""How often it is looked whether all viewers may still see what they watch; with the query, within 15 s one who may not
+is cut off."""
+
 MOST_WATCHED = 150
 """How many runs one notification names."""
 
@@ -131,12 +135,23 @@ class Topic:
         news.set()
 
 
+@dataclass(eq=False)
+class Viewing:
+    """Somebody who watches a run."""
+
+    user_id: str
+    topic: Topic
+    lost: bool = False
+    """Whether the viewer may not see the run any more."""
+
+
 @dataclass
 class Hub:
     """The live events of this process. Open it with `async with`."""
 
     database: Database
     _topics: dict[str, Topic] = field(default_factory=dict[str, Topic])
+    _viewings: set[Viewing] = field(default_factory=set[Viewing])
     _dirty: set[str] = field(default_factory=set[str])
     _wake: asyncio.Event = field(default_factory=asyncio.Event)
     _tasks: list[asyncio.Task[None]] = field(default_factory=list[asyncio.Task[None]])
@@ -159,6 +174,7 @@ class Hub:
             asyncio.create_task(self._fetch()),
             asyncio.create_task(self._tell_texts()),
             asyncio.create_task(self._tell_watched()),
+            asyncio.create_task(self._look_after_rights()),
         ]
         with suppress(TimeoutError):  # the database is away: viewers catch up when it is back
             async with asyncio.timeout(10):
@@ -249,9 +265,11 @@ class Hub:
     async def _watch(self, topic: Topic, caller: Caller, last: int, *, text: bool) -> AsyncGenerator[bytes]:
         """Send what a viewer has not seen, from the topic as far as it is kept there, else from the database."""
         place, terminal = topic.place_after(last), False
+        viewing = Viewing(caller.user_id, topic)
+        self._viewings.add(viewing)
         try:
             yield b""
-            while not self._closed:
+            while not (self._closed or viewing.lost):
                 news = topic.news  # taken before looking, so that what comes meanwhile isn't slept through
                 behind = last < (topic.seen or 0) and not topic.keeps(last + 1)
                 found = await self._stored(caller, topic.run_id, last) if behind else topic.since(place)
@@ -270,7 +288,26 @@ class Hub:
                     return
                 await news.wait()
         finally:
+            self._viewings.discard(viewing)
             self._leave(topic, text=text)
+
+    async def _look_after_rights(self) -> None:
+        while True:
+            await asyncio.sleep(SIGHT_SECONDS)
+            with suppress(DatabaseAway, psycopg.Error):  # nothing can be read meanwhile
+                await self.let_go()
+
+    async def let_go(self) -> None:
+        """Cut off all viewers who may not see what they watch any more: one query, however many there are."""
+        watching = list({(each.user_id, each.topic.run_id) for each in self._viewings})
+        if not watching:
+            return
+        async with self.database.service_session() as connection:
+            lost = set(await run_queries.lost_sight(connection, watching))
+        for each in self._viewings:
+            if (each.user_id, each.topic.run_id) in lost:
+                each.lost = True
+                each.topic.tell()
 
     async def _stored(self, caller: Caller, run_id: str, after: int) -> list[Sent]:
         async with self.database.as_user(caller.user_id) as connection:

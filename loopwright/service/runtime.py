@@ -7,7 +7,7 @@ import base64
 import os
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -114,7 +114,8 @@ class Runtime:
         spec = LoopSpec.model_validate(run.spec)
         refuse_local_code(run.spec, world)
         await refuse_private_hosts(spec, world)
-        desk = RunDesk(self, Caller(user_id=str(run.owner_id), role="member", door=run.door))
+        agents = replace(self, database=self.database.for_agents())
+        desk = RunDesk(agents, Caller(user_id=str(run.owner_id), role="member", door=run.door))
         builtins = Builtins(granted, desk)
         return assemble(spec, folder=world.folder, world=world, builtins=builtins, conversation=conversation)
 

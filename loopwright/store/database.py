@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import json
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -57,6 +58,8 @@ class Database:
     """For requests: each transaction names its caller, and without one nothing is possible."""
     engine: AsyncConnectionPool[Connection] = field(init=False)
     """For the engine's own single statements: sessions of the service role, directly connected."""
+    lowered: bool = field(default=False, init=False)
+    """Whether admins have a member's rights here."""
 
     def __post_init__(self) -> None:
         options: dict[str, object] = {"autocommit": True}
@@ -79,6 +82,12 @@ class Database:
         await self.engine.close()
         await self.pool.close()
 
+    def for_agents(self) -> Database:
+        """The same connections for what agents ask for: an admin has a member's rights there."""
+        made = copy.copy(self)
+        made.lowered = True
+        return made
+
     @asynccontextmanager
     async def service_session(self) -> AsyncGenerator[Connection]:
         """A connection of the service role for single statements of the engine, each its own transaction."""
@@ -93,7 +102,8 @@ class Database:
     @asynccontextmanager
     async def as_user(self, user_id: str) -> AsyncGenerator[Connection]:
         """A transaction in which row-level security sees this user, and nothing more than the user may is possible."""
-        async with self._transaction("authenticated", {"sub": user_id, "role": "authenticated"}) as connection:
+        claims = {"sub": user_id, "role": "authenticated", **({"loopwright_as": "member"} if self.lowered else {})}
+        async with self._transaction("authenticated", claims) as connection:
             yield connection
 
     @asynccontextmanager

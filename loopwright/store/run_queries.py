@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, Generic, LiteralString, TypeVar
@@ -316,6 +316,15 @@ async def offer(connection: Connection, run_id: str) -> None:
         "update public.loop_runs set queued_at = '-infinity' where id = %s and status = 'queued'", (run_id,)
     )
     await connection.execute("select pg_notify('loopwright_queue', '')")
+
+
+async def lost_sight(connection: Connection, watching: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Of some users and the runs that they watch, those who may not see their run any more. For the service itself."""
+    rows = await connection.execute(
+        "select private.lost_sight(%s::uuid[], %s::text[])",
+        ([who for who, _ in watching], [run for _, run in watching]),
+    )
+    return [watching[int(row[0]) - 1] for row in await rows.fetchall()]
 
 
 async def run_folder(connection: Connection, run_id: str) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 from collections.abc import AsyncGenerator
@@ -14,13 +15,13 @@ import uvicorn
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from jwt.algorithms import ECAlgorithm, RSAAlgorithm
 
-from loopwright.api.tokens import Tokens
+from loopwright.api.tokens import KeysUnavailable, Tokens
 from loopwright.core.errors import InvalidInput, NotSignedIn
 from loopwright.service.runtime import LOCAL_OWNER, local_token
 from loopwright.settings import Settings
-from loopwright.store.database import Urls
+from loopwright.store.database import Urls, connect_direct
 from tests.api.world import AGENT, SERVICE_KEY, Api, open_api
-from tests.postgres import OTHER, OWNER
+from tests.postgres import ADMIN, OTHER, OWNER
 
 ISSUER = "https://project.supabase.co/auth/v1"
 KEY, STRANGE = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
@@ -56,8 +57,6 @@ class Keys:
 
 @pytest.fixture
 async def keys() -> AsyncGenerator[Keys]:
-    import asyncio
-
     made = Keys()
     server = uvicorn.Server(uvicorn.Config(made, port=0, lifespan="off", log_level="error"))
     serving = asyncio.create_task(server.serve())
@@ -138,6 +137,35 @@ async def test_keys_are_fetched_seldom(keys: Keys) -> None:
     gone = Tokens(jwks_url="http://127.0.0.1:1/jwks", issuer=ISSUER, audience="authenticated")
     with pytest.raises(NotSignedIn, match="can't be fetched"):
         await gone.user_of(signed())
+
+
+async def test_those_who_come_while_the_keys_are_fetched_wait_for_them(keys: Keys) -> None:
+    tokens = Tokens(jwks_url=keys.url, issuer=ISSUER, audience="authenticated")
+    assert await asyncio.gather(*(tokens.user_of(signed()) for _ in range(5))) == [OTHER] * 5
+    assert keys.asked == 1
+    gone = Tokens(jwks_url="http://127.0.0.1:1/jwks", issuer=ISSUER, audience="authenticated")
+    failed = await asyncio.gather(*(gone.user_of(signed()) for _ in range(5)), return_exceptions=True)
+    assert {type(each) for each in failed} == {KeysUnavailable}
+
+
+async def test_who_is_deleted_banned_or_demoted_loses_access_at_once(shared: Api) -> None:
+    """Though the token holds for a minute still."""
+    await shared.make_loop()
+
+    async def seen(user: str) -> int:
+        answer = await shared.call("GET", "/api/loops", user=None, authorization=f"Bearer {signed(sub=user)}")
+        return len(answer.json()["items"]) if answer.status_code == 200 else answer.status_code
+
+    async with await connect_direct(shared.runtime.database.urls) as c:
+        assert [await seen(user) for user in (OWNER, OTHER, ADMIN)] == [1, 0, 1]
+        await c.execute("update profiles set role = 'member' where id = %s", (ADMIN,))
+        assert await seen(ADMIN) == 0
+        await c.execute("update auth.users set banned_until = now() + interval '1 day' where id = %s", (ADMIN,))
+        assert await seen(ADMIN) == 403
+        await c.execute("delete from profiles where id = %s", (OWNER,))
+        assert await seen(OWNER) == 403, "what is its own is not its to see any more either"
+        await c.execute("delete from auth.users where id = %s", (OTHER,))
+        assert await seen(OTHER) == 403
 
 
 async def test_only_the_service_key_acts_for_others(shared: Api) -> None:

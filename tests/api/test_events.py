@@ -16,9 +16,9 @@ import uvicorn
 from loopwright.core.events import TextDelta
 from loopwright.service import hub
 from loopwright.service.hub import Hub
-from loopwright.store.database import Urls
+from loopwright.store.database import Urls, connect_direct
 from tests.agents.provider import Reply, running_provider
-from tests.api.world import SERVICE_KEY, Api, open_api
+from tests.api.world import SERVICE_KEY, SLOW, Api, open_api
 from tests.postgres import ADMIN, OTHER, OWNER
 
 PACED = {"model": "practice", "settings": {"practice_pace": 0.15}}
@@ -46,12 +46,13 @@ async def listening(api: Api) -> AsyncGenerator[httpx.AsyncClient]:
 class Viewer:
     """Somebody who has opened a run's stream, and what has come of it so far."""
 
-    def __init__(self, client: httpx.AsyncClient, run_id: str) -> None:
+    def __init__(self, client: httpx.AsyncClient, run_id: str, user: str = OWNER) -> None:
         self.text = ""
-        self._watching = asyncio.create_task(self._watch(client, run_id))
+        self._watching = asyncio.create_task(self._watch(client, run_id, user))
 
-    async def _watch(self, client: httpx.AsyncClient, run_id: str) -> None:
-        async with client.stream("GET", f"/api/runs/{run_id}/events") as answer:
+    async def _watch(self, client: httpx.AsyncClient, run_id: str, user: str) -> None:
+        headers = {"x-triggered-by": user}
+        async with client.stream("GET", f"/api/runs/{run_id}/events", headers=headers) as answer:
             async for piece in answer.aiter_text():
                 self.text += piece
 
@@ -94,6 +95,35 @@ async def watched_here_and_elsewhere(api: Api) -> None:
     async with asyncio.timeout(20):
         while not (api.runtime.hub.viewers and api.runtime.hub._watched_elsewhere):  # pyright: ignore[reportPrivateUsage]
             await asyncio.sleep(0.02)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "delete from profiles where id = '{viewer}'",
+        "update auth.users set banned_until = now() + interval '1 day' where id = '{viewer}'",
+        "update loops set visibility = 'private'",
+        "update profiles set role = 'member' where id = '{viewer}'",
+    ],
+    ids=["removed", "banned", "hidden", "demoted"],
+)
+async def test_the_stream_ends_for_who_may_not_see_the_run_any_more(
+    urls: Urls, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    monkeypatch.setattr(hub, "SIGHT_SECONDS", 0.05)
+    viewer = ADMIN if "role" in change else OTHER
+    async with open_api(urls, tmp_path) as api, listening(api) as client:
+        loop = await api.make_loop(agent=SLOW, visibility="private" if viewer == ADMIN else "workspace")
+        run = await api.start(loop)
+        watching, owner = Viewer(client, run, viewer), Viewer(client, run)
+        for each in (watching, owner):
+            await each.sees("event: run_started")
+        async with await connect_direct(urls) as c:
+            await c.execute(change.format(viewer=viewer))  # pyright: ignore[reportArgumentType, reportCallIssue]
+        assert "run_finished" not in await watching.all()
+        assert (await api.get(f"/api/runs/{run}"))["status"] == "running"
+        await api.call("POST", f"/api/runs/{run}/cancel")
+        assert "run_finished" in await owner.all(), "who may see it sees it to its end"
 
 
 async def said(client: httpx.AsyncClient, run_id: str, number: int, text: str) -> None:

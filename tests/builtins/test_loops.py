@@ -91,6 +91,28 @@ async def test_no_text_raises_a_budget(house: House, arguments: dict[str, Any], 
     assert Decimal(run["spent_usd"]) < Decimal("0.01")
 
 
+async def test_an_admins_agent_finds_what_a_member_would(house: House) -> None:
+    private = await house.make_loop("somebody else's", user=OTHER)
+    await house.make_loop("its own", user=ADMIN, budget="0.05")
+    loop = await house.make_loop("big", builtins=ALL, user=ADMIN)
+
+    def think(seen: Seen) -> Say:
+        match seen.results:
+            case []:
+                return [("list_loops", {})]
+            case [_]:
+                return [("start_loop", {"loop": private["id"]})]
+            case _:
+                return f"refused: {seen.results[-1]}"
+
+    house.brain.think = think
+    run = await house.api.finished(await house.api.start(loop, user=ADMIN), user=ADMIN)
+    assert {each["name"] for each in house.brain.seen[1].results[0]["loops"]} == {"big", "its own"}
+    assert "there is no loop" in run["best"]["candidate"]["text"]
+    assert "somebody else" not in run["best"]["candidate"]["text"]
+    assert [each["id"] for each in (await house.api.get("/api/runs", user=ADMIN))["items"]] == [run["id"]]
+
+
 async def test_a_tool_that_is_not_granted_is_not_there(house: House) -> None:
     await house.make_loop("dear")
     loop = await house.make_loop("plain", builtins=["list_loops"])

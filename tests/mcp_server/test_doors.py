@@ -9,12 +9,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import jwt
 import pytest
 
 from loopwright.store.database import Urls
-from tests.api.test_auth import ISSUER, Keys, keys, signed
+from tests.api.test_auth import BAD, ISSUER, Keys, claims, keys, signed
 from tests.api.world import SERVICE_KEY, Api, open_api
-from tests.postgres import OTHER, OWNER
+from tests.postgres import ADMIN, OTHER, OWNER
 
 from .world import over_http, served, stdio_environment, structured
 
@@ -69,11 +70,26 @@ async def test_a_member_stays_a_member_whomever_it_names(urls: Urls, tmp_path: P
         async with over_http(at, OWNER, authorization=f"Bearer {signed()}") as client:
             loops = structured(await client.call_tool("list_loops", {}))["loops"]
             assert [loop["name"] for loop in loops] == ["others"]
-        for forged in (signed(exp=1), signed(role="service_role"), signed("k9")):
-            assert (await ask(api, authorization=f"Bearer {forged}")).status_code == 401
+        for name, changed in BAD:
+            answer = await ask(api, authorization=f"Bearer {signed(**changed)}")
+            assert (answer.status_code, answer.headers["www-authenticate"]) == (401, "Bearer"), name
+        unsigned = jwt.encode(claims(), None, "none", headers={"kid": "k1"})  # pyright: ignore[reportArgumentType]
+        assert (await ask(api, authorization=f"Bearer {unsigned}")).status_code == 401
+        for number in range(20):
+            assert (await ask(api, authorization=f"Bearer {signed(f'k{number + 9}')}")).status_code == 401
+        assert keys.asked <= 2, "a flood of unknown keys has them fetched once a minute"
         async with api.runtime.database.as_service() as connection:
             await connection.execute("delete from public.profiles where id = %s", (OTHER,))
         assert (await ask(api, authorization=f"Bearer {signed()}")).status_code == 403
+
+
+async def test_who_is_no_admin_any_more_sees_what_a_member_sees_at_once(api: Api) -> None:
+    await api.make_loop()
+    async with served(api) as at, over_http(at, ADMIN) as client:
+        assert len(structured(await client.call_tool("list_loops", {}))["loops"]) == 1
+        async with api.runtime.database.as_service() as connection:
+            await connection.execute("update public.profiles set role = 'member' where id = %s", (ADMIN,))
+        assert structured(await client.call_tool("list_loops", {}))["loops"] == []
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

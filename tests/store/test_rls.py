@@ -450,6 +450,35 @@ async def test_who_was_banned_or_deleted_or_is_anonymous_is_no_member(filled: Wo
     assert await rows.fetchone() == (3,)
 
 
+async def test_who_is_no_member_has_nothing_not_even_its_own(filled: World) -> None:
+    """Whichever way it comes: by the address of the database that Supabase gives to the world, too."""
+    rows = await filled.direct.execute(
+        "select distinct p.tablename::text from pg_policies p where p.schemaname = 'public' "
+        "and 'authenticated' = any(p.roles) and not exists (select from pg_policies r "
+        "where r.tablename = p.tablename and r.policyname = 'members_only' and r.permissive = 'RESTRICTIVE')"
+    )
+    assert await rows.fetchall() == [], "these have no policy `members_only`"
+    await filled.direct.execute("delete from profiles where id = %s", (OWNER,))
+    for table in TABLES:
+        async with acting(filled.database, "owner") as c:
+            assert await _count(c, table) in (0, DENIED), table
+    async with acting(filled.database, "owner") as c:
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            await c.execute("insert into agents (name, spec) values ('x', '{}')")
+
+
+async def test_an_agent_of_an_admin_sees_what_a_member_sees(filled: World) -> None:
+    agents = filled.database.for_agents()
+    for table in ("loops", "agents", "loop_runs", "tools"):
+        async with agents.as_user(ADMIN) as as_agent, acting(filled.database, "member") as as_member:
+            assert await _count(as_agent, table) == await _count(as_member, table), table
+    async with agents.as_user(ADMIN) as c:
+        row = await (await c.execute("select private.is_admin(), private.is_member()")).fetchone()
+        assert row == (False, True)
+    async with filled.database.as_user(ADMIN) as c:
+        assert await (await c.execute("select private.is_admin()")).fetchone() == (True,)
+
+
 async def test_steering_is_for_the_owner_and_admins(filled: World) -> None:
     for caller, may in (("owner", True), ("admin", True), ("member", False), ("stranger", False)):
         for call in ("private.cancel_run('run_2')", "private.extend_run('run_2', '{}', null)"):
