@@ -67,6 +67,8 @@ class ToolContext(Context):
     tool: Tool | None
     values: Fields
     can_edit: bool
+    can_switch: bool
+    """Whether it is a builtin, and the caller says who gets it."""
     key: str
     tried: Tried | None
     """What came of trying it."""
@@ -85,6 +87,7 @@ def _form(
         tool=tool,
         values=values,
         can_edit=tool is None or (not tool.is_builtin and (me.is_admin or str(tool.owner_id) == me.user_id)),
+        can_switch=tool is not None and tool.is_builtin and me.is_admin,
         key=new_key(),
         tried=tried,
         host=host(str(tool.spec.get("url") or "")) if tool else "",
@@ -125,6 +128,14 @@ async def save(request: Request, rt: Rt, me: Me, tool_id: UUID, form: Form) -> R
         await service.change_tool(rt, me, tool_id, form.whole("version") or 0, change_of(form))
     except InvalidInput as error:
         return _form(request, me, tool=tool, values=form, wrong=_wrong(error))
+    return RedirectResponse(f"/tools/{tool_id}?note=saved", 303)
+
+
+@router.post("/{tool_id}/switch")
+async def switch(rt: Rt, me: Me, tool_id: UUID, form: Form) -> Response:
+    """Switch what comes with Loopwright on or off for everybody's agents."""
+    change = ToolChange(active=form.flag("active"))
+    await service.change_tool(rt, me, tool_id, form.whole("version") or 0, change)
     return RedirectResponse(f"/tools/{tool_id}?note=saved", 303)
 
 

@@ -10,7 +10,7 @@ from uuid import UUID
 import pytest
 
 from loopwright.builtins.registry import NAMES
-from loopwright.core.caller import Caller
+from loopwright.core.caller import Caller, Door
 from loopwright.core.ports import Operation
 from loopwright.runner.library import new_run_id
 from loopwright.service.start import Wanted, begin, prepare_loop
@@ -192,10 +192,10 @@ async def test_an_agent_looks_only_after_its_own(house: House) -> None:
     assert "you have started no run" in run["best"]["candidate"]["text"]
 
 
-async def test_an_admin_switches_a_builtin_off_for_all(house: House) -> None:
-    await house.make_loop("inner", budget="0.01")
-    loop = await house.make_loop("outer", builtins=ALL)
-    tool = await house.builtin("start_loop")
+@pytest.mark.parametrize("name", sorted(NAMES))
+async def test_an_admin_switches_a_builtin_off_for_all(house: House, name: str) -> None:
+    loop = await house.make_loop("outer", builtins=ALL, loop_done=True)
+    tool = await house.builtin(name)
 
     async def switch(user: str, body: Any) -> int:
         answer = await house.api.call("PATCH", f"/api/tools/{tool['id']}", body, user=user, if_match="*")
@@ -205,10 +205,87 @@ async def test_an_admin_switches_a_builtin_off_for_all(house: House) -> None:
     assert await switch(ADMIN, {"active": False, "visibility": "private"}) == 403
     assert await switch(ADMIN, {"active": False}) == 200
     await house.api.finished(await house.api.start(loop))
-    assert house.brain.seen[-1].tools == {"check_loop", "list_loops"}
+    assert house.brain.seen[-1].tools == NAMES - {name}
     assert await switch(ADMIN, {"active": True}) == 200
     await house.api.finished(await house.api.start(loop))
-    assert house.brain.seen[-1].tools == set(ALL)
+    assert house.brain.seen[-1].tools == NAMES
+
+
+async def test_what_an_agent_starts_counts_as_what_started_the_agent(house: House) -> None:
+    await house.make_loop("inner", budget="0.05")
+    loop = await house.make_loop("outer", builtins=ALL)
+
+    def think(seen: Seen) -> Say:
+        if "the goal of inner" in seen.goal or seen.results:
+            return "a text"
+        return [("start_loop", {"loop": "inner"})]
+
+    house.brain.think = think
+    doors: tuple[Door, ...] = ("schedule", "webhook", "ui")
+    for door in doors:
+        caller = Caller(user_id=OWNER, role="member", door=door)
+        run = await prepare_loop(house.api.runtime, caller, UUID(loop["id"]), Wanted())
+        await house.api.finished((await begin(house.api.runtime, caller, run)).run_id)
+    for each in (await house.api.get("/api/runs"))["items"]:
+        await house.api.finished(each["id"])
+    found = {row["group"]: row for row in await house.api.get("/api/usage?group_by=context")}
+    assert found.keys() == {"schedule", "webhook", "loop"}
+    rows = [(run["door"], run["loop_name"]) for run in (await house.api.get("/api/runs"))["items"]]
+    assert sorted(rows) == sorted((door, name) for door in doors for name in ("inner", "outer"))
+
+
+async def test_what_a_run_is_given_after_its_end_is_its_own(house: House) -> None:
+    inner = await house.make_loop("inner", budget="0.05")
+    loop = await house.make_loop("outer", builtins=ALL)
+
+    def think(seen: Seen) -> Say:
+        if "the goal of inner" in seen.goal:
+            return "a text"
+        match seen.results:
+            case []:
+                return [("start_loop", {"loop": "inner"})]
+            case [started]:
+                return [("check_loop", {"run_id": started["run_id"]})]
+            case _:
+                return "done"
+
+    house.brain.think = think
+    run = await house.api.finished(await house.api.start(loop))
+    (child,) = [each for each in (await house.api.get("/api/runs"))["items"] if each["loop_id"] == inner["id"]]
+    before = await house.api.get("/api/usage/month")
+    more = await house.api.call("POST", f"/api/runs/{child['id']}/extend", {"iterations": 2, "budget_usd": "0.05"})
+    assert more.status_code == 202, more.text
+    extended = await house.api.finished(child["id"])
+    assert (extended["iterations"], Decimal(extended["cap_usd"])) == (3, Decimal("0.10"))
+    grown = Decimal(extended["spent_usd"]) - Decimal(child["spent_usd"])
+    assert grown > 0
+    # The run that started it is over, and what it came to stands; the owner's month pays.
+    after = await house.api.get(f"/api/runs/{run['id']}")
+    assert (after["spent_usd"], after["reserved_usd"]) == (run["spent_usd"], run["reserved_usd"])
+    month = await house.api.get("/api/usage/month")
+    assert Decimal(month[0]["spent_usd"]) - Decimal(before[0]["spent_usd"]) == grown
+
+
+async def test_a_run_that_was_given_more_does_not_end_with_the_run_that_started_it(database: Database) -> None:
+    run = a_run("1")
+    async with database.as_user(OWNER) as connection:
+        await insert_run(connection, Cleared(run))
+    store = await taken(database, run.id)
+    children = [await start(store, f"call/{number}", "0.3") for number in range(2)]
+    end = "update public.loop_runs set status = 'finished', stop_reason = 'max_iterations' where id = %s"
+    async with database.service_session() as connection:
+        await connection.execute(end, (children[0],))
+    async with database.as_user(OWNER) as connection:
+        await connection.execute("select private.extend_run(%s, %s, 0.6)", (children[0], '{"budget_usd": "0.6"}'))
+    async with database.service_session() as connection:
+        await connection.execute(end, (run.id,))
+        rows = await connection.execute(
+            "select cancel_requested_at is not null from public.loop_runs where id = any(%s) order by id = %s desc",
+            (children, children[0]),
+        )
+        assert await rows.fetchall() == [(False,), (True,)], "the one that is still on its wallet ends with it"
+        rows = await connection.execute("select spent_usd, reserved_usd from public.loop_runs where id = %s", (run.id,))
+        assert await rows.fetchone() == (0, Decimal("0.3"))
 
 
 async def test_cancelling_a_run_cancels_those_on_its_wallet(house: House) -> None:

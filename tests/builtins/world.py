@@ -143,11 +143,23 @@ class House:
         return found
 
     async def make_loop(
-        self, name: str, *, builtins: Sequence[str] = (), budget: str = "0.50", iterations: int = 1, user: str = OWNER
+        self,
+        name: str,
+        *,
+        builtins: Sequence[str] = (),
+        budget: str = "0.50",
+        iterations: int = 1,
+        user: str = OWNER,
+        loop_done: bool = False,
     ) -> Any:
         """A loop on the paid model, whose agent has some builtins."""
         ids = [(await self.builtin(each))["id"] for each in builtins]
-        spec = {"model": "openai:gpt-4o-mini", "base_url": self.brain.url, "max_output_tokens": 500, "loop_done": False}
+        spec = {
+            "model": "openai:gpt-4o-mini",
+            "base_url": self.brain.url,
+            "max_output_tokens": 500,
+            "loop_done": loop_done,
+        }
         made = await self.api.make("/api/agents", {"name": name, "spec": spec, "tool_ids": ids}, user=user)
         stop = {"max_iterations": iterations, "budget_usd": budget}
         loop = {"name": name, "agent_id": made["id"], "spec": {"goal": f"the goal of {name}", "stop": stop}}

@@ -505,3 +505,19 @@ async def test_an_endpoint_is_made_tested_and_shows_what_came_of_it(api: Api) ->
     assert (await post(api, f"{address}/delete", version="3")).status_code == 303
     assert "Nobody is told yet" in (await get(api, "/endpoints")).text
     assert 'name="scope"' in (await get(api, "/endpoints", ADMIN)).text
+
+
+async def test_an_admin_switches_what_comes_with_loopwright(api: Api) -> None:
+    for tool in (await api.get("/api/tools"))["items"]:
+        address = f"/tools/{tool['id']}"
+        page = (await get(api, address)).text
+        assert "On for everybody" in page and "Admins switch it" in page and f"{address}/switch" not in page
+        assert (await post(api, f"{address}/switch", OTHER, version="1")).status_code == 403
+        assert "Switch it off for everybody" in (await get(api, address, ADMIN)).text
+        assert (await post(api, f"{address}/switch", ADMIN, version=str(tool["version"]))).status_code == 303
+        assert not (await api.get(f"/api/tools/{tool['id']}"))["active"]
+        off = (await get(api, address, ADMIN)).text
+        assert "Off for everybody" in off
+        [version] = re.findall(r'name="version" value="([0-9]+)"', off)
+        assert (await post(api, f"{address}/switch", ADMIN, version=version, active="yes")).status_code == 303
+        assert (await api.get(f"/api/tools/{tool['id']}"))["active"]
