@@ -81,7 +81,8 @@ class RunDesk:
             "run_id": run_id,
             "loop": loop.name,
             "costs_at_most_usd": f"{run.cap_usd:f}",
-            "next": "it runs on its own; check_loop waits for it and gives its best candidate",
+            "next": f"it runs on its own and may cost up to {show_usd(run.cap_usd)}, which you say to whoever asked "
+            "for it; check_loop waits for it and gives its best candidate",
         }
 
     async def _start(

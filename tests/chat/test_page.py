@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Generator
+from contextlib import suppress
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -134,9 +138,9 @@ def site(pg_server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory, br
 
 def ask(site: Site, method: str, path: str, body: object = None, *, user: str = OWNER) -> Any:
     headers = {"authorization": f"Bearer {SERVICE_KEY}", "x-triggered-by": user, "if-match": "*"}
-    answer = httpx.request(method, f"{site.address}{path}", json=body, headers=headers, timeout=30)
+    answer = httpx.request(method, f"{site.address}{path}", json=body, headers=headers, timeout=60)
     assert answer.status_code < 300, answer.text
-    return answer.json()
+    return answer.json() if answer.headers["content-type"] == "application/json" else answer.text
 
 
 def agent_on(site: Site, brain: Brain, name: str) -> None:
@@ -246,3 +250,47 @@ def test_it_works_without_scripts_and_an_answer_outlives_the_server(browser: Bro
         assert len(brain.seen) == 2
         (message,) = ask(site, "GET", f"/api/threads/{thread['id']}")["items"]
         assert message["cost_usd"] == thread["spent_usd"] and message["status"] == "answered"
+
+
+def test_what_was_paid_before_a_kill_is_not_paid_again(site: Site, brain: Brain) -> None:
+    """The server dies after the agent has started a loop, and before it could say so."""
+    agent_on(site, brain, "diver")
+    held = threading.Event()
+
+    def think(seen: Seen) -> Say:
+        if "the goal of small" in seen.goal:
+            return "a small text"
+        if not seen.results:
+            return [("start_loop", {"loop": "small"})]
+        if not held.is_set():
+            brain.may_answer.clear()
+            held.set()
+        return "It has begun."
+
+    brain.think = think
+    (agent,) = [each for each in ask(site, "GET", "/api/agents")["items"] if each["name"] == "diver"]
+    thread = ask(site, "POST", "/api/threads", {"agent_id": agent["id"], "cap_usd": "0.25"})["id"]
+
+    def post() -> None:
+        with suppress(httpx.HTTPError):
+            ask(site, "POST", f"/api/threads/{thread}/messages", {"text": "Have it run, diver."})
+
+    posting = threading.Thread(target=post)
+    posting.start()
+    assert held.wait(60)
+    site.kill()
+    posting.join()
+    brain.may_answer.set()
+    site.start()
+    found: Any = {"status": "answering"}
+    until = time.monotonic() + 120
+    while found["status"] == "answering" and time.monotonic() < until:
+        time.sleep(0.1)
+        found = ask(site, "GET", f"/api/threads/{thread}")
+    (message,) = found["items"]
+    assert message["answer"] == "It has begun."
+    assert len(message["runs"]) == 1
+    mine = [seen for seen in brain.seen if "diver" in seen.goal]
+    assert [len(seen.results) for seen in mine] == [0, 1, 1]  # only what was in flight is asked again
+    assert mine[1].results[0]["run_id"] == mine[2].results[0]["run_id"] == message["runs"][0]["run_id"]
+    assert Decimal(found["spent_usd"]) <= Decimal("0.25")
