@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import asyncio
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -14,7 +16,7 @@ from loopwright.core.records import Firing
 from loopwright.service.cron import Cron
 from loopwright.service.ticking import Ticking, jitter
 from loopwright.store import schedules
-from loopwright.store.database import connect_direct
+from loopwright.store.database import Database, connect_direct
 from tests.api.world import Api
 from tests.postgres import ADMIN, OTHER, OWNER
 
@@ -161,6 +163,19 @@ async def test_a_run_is_its_owners_and_starts_once_however_often_it_is_asked(idl
     [run] = await on.runs()
     assert (run["owner_id"], run["door"], run["cap_usd"]) == (OWNER, "schedule", "0.25")
     assert await on.outcomes() == ["started"]
+
+
+async def test_ten_that_tick_at_once_start_one_run(idle: Api) -> None:
+    """Each with connections of its own, as ten processes have; two real ones are in test_processes.py."""
+    on = await stage(idle, overlap="parallel")
+    on.clock.later(minutes=1)
+    async with AsyncExitStack() as stack:
+        opened = [await stack.enter_async_context(Database(urls=idle.runtime.database.urls)) for _ in range(10)]
+        ticking = [Ticking(runtime=replace(idle.runtime, database=each), clock=on.clock) for each in opened]
+        for _ in range(3):
+            await asyncio.gather(*(each.tick(UUID(on.id)) for each in ticking))
+    assert await on.outcomes() == ["started"]
+    assert len(await on.runs()) == 1
 
 
 @pytest.mark.parametrize(
