@@ -402,11 +402,21 @@ def test_axe_finds_nothing_and_nothing_is_wide(browser: Browser, site: Site) -> 
         page.set_viewport_size({"width": 1280, "height": 800})
         page.goto("/webhooks")
         webhook = page.get_attribute("td a", "href") or ""
+        page.goto("/endpoints")
+        page.fill("[name=name]", "to elsewhere")
+        page.fill("[name=url]", f"{site.address}/told")
+        page.click("button:has-text('Make it')")
+        page.wait_for_selector("text=shown this once")
+        page.click("button:has-text('Send a test')")
+        page.wait_for_url("**/endpoints/*note=sent")
+        endpoint = page.url.removeprefix(site.address).partition("?")[0]
+        message = page.get_attribute("td a", "href") or ""
         pages = [
             "/", "/?q=nothing-like-it", loop, f"{loop}/edit", "/loops/new?template=rubric", f"/runs/{runs[0]}", "/runs",
             f"/runs/{runs[0]}/iterations/2", f"/compare?run={runs[0]}&run={runs[1]}", "/agents", agent, "/tools",
             tool, "/tools/new", "/evaluators", f"/evaluators?loop={loop.rpartition('/')[2]}", "/usage?by=model",
             "/activity", "/settings", "/sign-in", "/nothing", "/schedules", schedule, "/webhooks", webhook,
+            "/endpoints", endpoint, message,
         ]  # fmt: skip
         for path in pages:
             page.goto(path)
