@@ -59,6 +59,7 @@ async def write(direct: str, ids: Sequence[str], seconds: float) -> None:
     """The process in which the runs go on."""
     one, others = ids[0], ids[1:]
     async with await psycopg.AsyncConnection.connect(direct, autocommit=True) as connection:
+        print("writing", flush=True)
         began, happened = time.monotonic(), 0
         each = OTHERS_SECONDS / max(1, len(others))
         next_one = 0.0
@@ -136,8 +137,11 @@ async def measure(server: EmbeddedServer, viewers: int, seconds: float) -> list[
         assert process.stdout
         assert await process.stdout.readline() == b"watching\n"
         writer = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "benchmarks.viewers", "--write", urls.direct, str(many), str(seconds), cwd=ROOT
-        )
+            sys.executable, "-m", "benchmarks.viewers", "--write", urls.direct, str(many), str(seconds), cwd=ROOT,
+            stdout=asyncio.subprocess.PIPE,
+        )  # fmt: skip
+        assert writer.stdout
+        assert await writer.stdout.readline() == b"writing\n"
         process.stdin.write(b"\n")
         took = json.loads(await process.stdout.readline())
         with_viewers = resident_mb()
