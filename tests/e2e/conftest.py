@@ -1,0 +1,3 @@
+from tests.postgres import pg_server, urls
+
+__all__ = ["pg_server", "urls"]
