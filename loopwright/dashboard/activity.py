@@ -26,6 +26,7 @@ PLACES = {
     "schedule": "/schedules/",
     "webhook": "/webhooks/",
     "endpoint": "/endpoints/",
+    "guardrail": "/guardrails/",
 }
 """Where the pages of subjects are."""
 

@@ -26,6 +26,7 @@ from loopwright.dashboard import (
     endpoints,
     errors,
     evaluators,
+    guardrails,
     loop_form,
     loops,
     render,
@@ -63,6 +64,8 @@ CONTEXTS = {
     "endpoints.html": endpoints.EndpointsContext,
     "error.html": errors.ErrorContext,
     "evaluators.html": evaluators.EvaluatorsContext,
+    "guardrail.html": guardrails.GuardrailContext,
+    "guardrails.html": guardrails.GuardrailsContext,
     "iteration.html": run.IterationContext,
     "_iteration.html": run.IterationContext,
     "loop.html": loops.LoopContext,
@@ -479,6 +482,38 @@ async def test_a_webhook_is_made_with_a_form_and_its_secret_is_shown_once(api: A
     assert (await post(api, address, **{**typed, "allow_tools": "yes"}, version="2")).status_code == 303
     assert (await post(api, f"{address}/delete", version="3")).status_code == 303
     assert "Nobody sends messages here yet" in (await get(api, "/webhooks")).text
+
+
+async def test_an_admin_edits_and_tries_guardrails_and_members_know_of_them(api: Api) -> None:
+    typed = {"name": "No secrets", "kind": "deny_pattern", "scope": "both", "pattern": r"top\s+secret", "active": "yes"}
+    assert (await post(api, "/guardrails", ADMIN, **{**typed, "pattern": "("})).status_code == 422
+    wrong = await post(api, "/guardrails", ADMIN, **{**typed, "kind": "max_length", "characters": "many"})
+    assert "must be a whole number" in wrong.text
+    assert (await post(api, "/guardrails", ADMIN, **typed, once="k1")).status_code == 303
+    [rule] = (await api.get("/api/guardrails", user=ADMIN))["items"]
+    address = f"/guardrails/{rule['id']}"
+    shown = await get(api, address, ADMIN)
+    assert "It goes by a pattern that is denied, and is in force." in shown.text
+    assert r"top\s+secret" in shown.text
+    for text, words in (("the TOP secret", "It is refused."), ("nothing", "It passes.")):
+        tried = await post(api, "/guardrails/try", ADMIN, text=text, what="goal")
+        assert words in tried.text and "No secrets:" in tried.text
+    for path in ("/guardrails", address):
+        seen = (await get(api, path)).text.partition("<main")[2].partition("</main>")[0]
+        assert "No secrets" in seen
+        assert "top" not in seen
+        assert "<form" not in seen
+    for path in ("/guardrails", "/guardrails/try", address, f"{address}/delete"):
+        assert (await post(api, path, **typed, text="x")).status_code == 403
+    model = {"kind": "llm", "model": "openai:gpt-4o-mini", "instruction": "No weapons.", "scope": "goal"}
+    assert (await post(api, address, ADMIN, **{**typed, **model}, version="1")).status_code == 303
+    shown = (await get(api, address, ADMIN)).text
+    assert "No weapons." in shown
+    assert "None" not in shown.partition("<main")[2]
+    tried = await post(api, "/guardrails/try", ADMIN, text="x", what="goal")
+    assert "would ask a model" in tried.text
+    assert (await post(api, f"{address}/delete", ADMIN, version="2")).status_code == 303
+    assert "There are none, so everything passes." in (await get(api, "/guardrails")).text
 
 
 async def test_an_endpoint_is_made_tested_and_shows_what_came_of_it(api: Api) -> None:

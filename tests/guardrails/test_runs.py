@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import os
+import signal
+import sys
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from loopwright.store.database import connect_direct
-from tests.api.world import Api
-from tests.builtins.world import House, Say, Seen
+from loopwright.store.database import Urls, connect_direct
+from tests.api.world import Api, open_api
+from tests.builtins.world import House, Say, Seen, brain_on_a_port
+from tests.mcp_server.world import stdio_environment
 from tests.postgres import ADMIN, OWNER
 
 from .test_doors import guard, refusals
@@ -226,9 +232,43 @@ async def test_a_run_that_is_taken_again_keeps_to_the_rules_of_now_and_pays_no_v
     assert (run["iterations"], [asks_the_guard(seen) for seen in house.brain.seen]) == (2, [True, False, False])
 
 
-async def test_a_run_that_waits_is_judged_by_the_rules_of_when_it_begins(idle: Api, tmp_path: Any) -> None:
-    from tests.api.world import open_api
+async def test_a_worker_that_is_killed_while_a_model_judges_costs_one_verdict_more_at_most(
+    urls: Urls, tmp_path: Path
+) -> None:
+    with brain_on_a_port() as brain:
+        environment = {**stdio_environment(urls, tmp_path), "LOOPWRIGHT_EGRESS_ALLOW": brain.host}
+        async with open_api(urls, tmp_path / "a", engine=False, egress_allow=brain.host) as idle:
+            house = House(api=idle, brain=brain)
+            await guard(idle, name="No weapons", spec=judge(house))
+            run_id = await idle.start(await house.make_loop("plain"))
+            with (tmp_path / "worker.log").open("w") as log:
+                worker = await asyncio.create_subprocess_exec(
+                    sys.executable, "-m", "loopwright", "worker", env=environment, stdout=log, stderr=log
+                )
 
+            def think(seen: Seen) -> Say:
+                if asks_the_guard(seen) and worker.returncode is None and len(brain.seen) == 1:
+                    os.kill(worker.pid, signal.SIGKILL)  # the answer reaches nobody
+                return answer("allow") if asks_the_guard(seen) else "a text"
+
+            brain.think = think
+            async with asyncio.timeout(60):
+                await worker.wait()
+            assert [asks_the_guard(seen) for seen in brain.seen] == [True], (tmp_path / "worker.log").read_text()
+        async with await connect_direct(urls) as c:
+            await c.execute("delete from workers")  # its silence would be noticed, later
+        async with open_api(urls, tmp_path / "b", egress_allow=brain.host) as api:
+            run = await api.finished(run_id)
+            assert (run["stop_reason"], run["iterations"]) == ("max_iterations", 1)
+            assert [asks_the_guard(seen) for seen in brain.seen] == [True, True, False]
+            charges = [each["charge"] for each in await events(api, run, "money_settled")]
+            roles = [(each["reservation"]["role"], each["basis"]) for each in charges]
+            assert roles == [("guardrail", "reserved"), ("guardrail", "usage"), ("agent", "usage")]
+            assert charges[0]["amount"] == charges[0]["reservation"]["amount"]
+            assert sum(Decimal(each["amount"]) for each in charges) == Decimal(run["spent_usd"])
+
+
+async def test_a_run_that_waits_is_judged_by_the_rules_of_when_it_begins(idle: Api, tmp_path: Path) -> None:
     run_id = await idle.start(await idle.make_loop())
     await guard(idle, spec={"kind": "deny_pattern", "pattern": "code of 4 letters"})
     async with open_api(idle.runtime.database.urls, tmp_path / "b") as api:
