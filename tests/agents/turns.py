@@ -18,7 +18,7 @@ from loopwright.agents.turn import AgentRunner
 from loopwright.builtins.loop_done import loop_done_toolset
 from loopwright.core.events import MoneySettled
 from loopwright.core.models import Message, Prompt, Turn
-from loopwright.core.ports import TurnContext
+from loopwright.core.ports import Guard, TurnContext
 from loopwright.core.spec import AgentSpec, Price
 from loopwright.core.wallet import Charge
 from loopwright.egress import EgressClient
@@ -49,6 +49,7 @@ class World:
     cap: str | None = "10"
     prices: dict[str, Price] = field(default_factory=lambda: dict(PRICES))
     journal: MemoryJournal = field(default_factory=MemoryJournal)
+    guard: Guard | None = None
 
     def __post_init__(self) -> None:
         self.clock = FakeClock()
@@ -70,7 +71,7 @@ class World:
 
     def context(self, **fields: Any) -> TurnContext:
         known: dict[str, Any] = {"run_id": "run-1", "attempt": 1, "number": 1, "store": self.store, "clock": self.clock}
-        return TurnContext(**{**known, **fields})
+        return TurnContext(**{**known, "guard": self.guard, **fields})
 
     async def take(
         self, agent: AbstractAgent[Any, Any], *replies: Reply, say: Prompt | None = None, **options: Any
