@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, cast
+from typing import Any, cast
 from uuid import UUID
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Request, Response
 from starlette.responses import RedirectResponse
 
 from ..core.caller import Caller
@@ -19,7 +19,7 @@ from ..service.agents import AgentChange
 from ..service.runtime import Runtime
 from ..service.tools import list_tools
 from ..service.trials import TRIAL_BUDGET, try_agent
-from .deps import Form, Me, Rt, new_key, once
+from .deps import Cursor, Form, Me, Rt, new_key, once
 from .errors import PageRoute
 from .forms import Fields, Wrong, wrong_of
 from .render import Context, page
@@ -41,9 +41,7 @@ class AgentsContext(Context):
 
 
 @router.get("")
-async def show_all(
-    request: Request, rt: Rt, me: Me, cursor: Annotated[str | None, Query(max_length=160)] = None
-) -> Response:
+async def show_all(request: Request, rt: Rt, me: Me, cursor: Cursor = None) -> Response:
     """The agents that the caller may use."""
     found = await service.list_agents(rt, me, cursor=cursor, limit=50)
     context = AgentsContext(title="Agents", nav="/agents", agents=found.items, next_cursor=found.next_cursor)

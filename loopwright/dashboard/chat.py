@@ -18,7 +18,7 @@ from ..service import threads as service
 from ..service.once import Once
 from ..service.overview import agent_names
 from ..service.runtime import Runtime
-from .deps import Form, Me, Rt, new_key, once
+from .deps import Cursor, Form, Me, Rt, new_key, once
 from .errors import PageRoute
 from .forms import Fields, Wrong, wrong_of
 from .render import Context, page
@@ -81,7 +81,7 @@ async def show_all(
     rt: Rt,
     me: Me,
     *,
-    cursor: Annotated[str | None, Query(max_length=160)] = None,
+    cursor: Cursor = None,
     archived: bool = False,
 ) -> Response:
     """The caller's conversations."""

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Annotated, Protocol
 
-from fastapi import Depends, Path, Request
+from fastapi import Depends, Path, Query, Request
 
 from ..core.caller import Caller
 from ..service.once import Once
@@ -83,6 +83,8 @@ TheGate = Annotated[Gate, Depends(_gate)]
 TheWiring = Annotated[Wiring, Depends(wiring)]
 Me = Annotated[Caller, Depends(_caller)]
 Form = Annotated[Fields, Depends(_fields)]
+Cursor = Annotated[str | None, Query(max_length=160)]
+"""Where a page of a list begins."""
 RunId = Annotated[str, Path(pattern=r"^run_[0-9a-f]{8,40}$")]
 
 

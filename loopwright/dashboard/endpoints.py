@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Annotated
 from uuid import UUID
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Request, Response
 from starlette.responses import RedirectResponse
 
 from ..core.caller import Caller
@@ -18,18 +17,16 @@ from ..service import endpoints as service
 from ..service.endpoints import EndpointChange
 from ..service.overview import loop_names
 from ..service.runtime import Runtime
-from .deps import Form, Me, Rt, new_key, once
+from .deps import Cursor, Form, Me, Rt, new_key, once
 from .errors import PageRoute
 from .forms import Fields, Wrong, wrong_of
 from .render import Context, page
-from .schedules import Names
+from .targets import Names
 from .text import one_line
 
 router = APIRouter(prefix="/endpoints", route_class=PageRoute)
 
 FIELDS = ("name", "url", "loop", "scope", "active")
-
-PageOf = Annotated[str | None, Query(max_length=160)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +75,7 @@ async def _loops_of(rt: Runtime, me: Caller) -> Names:
 
 
 @router.get("")
-async def show_all(request: Request, rt: Rt, me: Me, cursor: PageOf = None) -> Response:
+async def show_all(request: Request, rt: Rt, me: Me, cursor: Cursor = None) -> Response:
     """The caller's endpoints; for an admin, everybody's."""
     return await _list(request, rt, me, cursor)
 
@@ -160,7 +157,7 @@ def _typed(endpoint: Endpoint) -> Fields:
 
 
 @router.get("/{endpoint_id}")
-async def show(request: Request, rt: Rt, me: Me, endpoint_id: UUID, cursor: PageOf = None) -> Response:
+async def show(request: Request, rt: Rt, me: Me, endpoint_id: UUID, cursor: Cursor = None) -> Response:
     """An endpoint, with what it was told."""
     return await _page(request, rt, me, endpoint_id, cursor=cursor)
 

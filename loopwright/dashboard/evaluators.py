@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Annotated
 from uuid import UUID
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Request, Response
 from starlette.responses import RedirectResponse
 
 from ..core.caller import Caller
@@ -24,7 +23,7 @@ from ..service.trials import (
     try_endpoint,
     try_evaluator,
 )
-from .deps import Form, Me, Rt, new_key, once
+from .deps import Cursor, Form, Me, Rt, new_key, once
 from .describe import evaluator_words
 from .errors import PageRoute
 from .forms import Fields, Wrong, wrong_of
@@ -96,7 +95,7 @@ async def show(
     rt: Rt,
     me: Me,
     *,
-    cursor: Annotated[str | None, Query(max_length=160)] = None,
+    cursor: Cursor = None,
     loop: UUID | None = None,
 ) -> Response:
     """The evaluators of the loops that the caller may see, and with a loop what trying its evaluator costs."""

@@ -21,7 +21,7 @@ from ..service.overview import LoopOrder, loop_cards
 from ..service.runs import list_runs
 from ..service.runtime import Runtime
 from ..service.start import Wanted, start_run
-from .deps import Form, Me, Rt, new_key, once
+from .deps import Cursor, Form, Me, Rt, new_key, once
 from .describe import Limits, evaluator_words, limits_of, stops
 from .errors import PageRoute
 from .forms import Fields, Wrong, wrong_of
@@ -130,9 +130,7 @@ async def _page(
 
 
 @router.get("/loops/{loop_id}")
-async def show(
-    request: Request, rt: Rt, me: Me, loop_id: UUID, cursor: Annotated[str | None, Query(max_length=160)] = None
-) -> Response:
+async def show(request: Request, rt: Rt, me: Me, loop_id: UUID, cursor: Cursor = None) -> Response:
     """A loop."""
     return await _page(request, rt, me, loop_id, cursor)
 

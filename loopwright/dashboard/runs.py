@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Literal
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Request, Response
 
 from ..core.records import RunStatus, RunSummary
 from ..service.runs import list_runs
-from .deps import Me, Rt
+from .deps import Cursor, Me, Rt
 from .errors import PageRoute
 from .render import Context, page
 
@@ -33,7 +33,7 @@ async def show(
     rt: Rt,
     me: Me,
     *,
-    cursor: Annotated[str | None, Query(max_length=160)] = None,
+    cursor: Cursor = None,
     status: RunStatus | Literal[""] = "",
     mine: bool = False,
 ) -> Response:

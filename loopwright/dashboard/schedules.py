@@ -4,31 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Literal, TypeVar
+from typing import Literal, TypeVar
 from uuid import UUID
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Request, Response
 from starlette.responses import RedirectResponse
 
 from ..core.caller import Caller
 from ..core.errors import InvalidInput, Problem
 from ..core.records import Backfill, Firing, Overlap, ScheduleWithTimes
 from ..service import schedules as service
-from ..service.overview import agent_names, loop_names
 from ..service.runtime import Runtime
 from ..service.schedules import ScheduleChange
 from ..service.start import Wanted
-from .deps import Form, Me, Rt, new_key, once
+from .deps import Cursor, Form, Me, Rt, new_key, once
 from .errors import PageRoute
-from .forms import Fields, Wrong, wrong_of
+from .forms import Fields, Wrong
 from .render import Context, page
+from .targets import Names, target_key, target_of, targets_of, wrong_of_target
 from .text import one_line
 
 router = APIRouter(prefix="/schedules", route_class=PageRoute)
 
 FIELDS = ("name", "target", "cron", "zone", "jitter_seconds", "backfill", "overlap", "goal", "budget_usd")
 
-Names = Sequence[tuple[str, str]]
 W = TypeVar("W", bound=str)
 
 
@@ -70,17 +69,8 @@ async def _list(
     return page(request, "schedules.html", context, 422 if wrong else 200)
 
 
-async def targets_of(rt: Runtime, me: Caller) -> Names:
-    """What the caller can have started: `loop:<id>` or `agent:<id>`, and its name."""
-    loops = [(f"loop:{key}", f"loop {one_line(name, 80)}") for key, name in await loop_names(rt.database, me)]
-    agents = [(f"agent:{key}", f"agent {one_line(name, 80)}") for key, name in await agent_names(rt.database, me)]
-    return [*loops, *agents]
-
-
 @router.get("")
-async def show_all(
-    request: Request, rt: Rt, me: Me, cursor: Annotated[str | None, Query(max_length=160)] = None
-) -> Response:
+async def show_all(request: Request, rt: Rt, me: Me, cursor: Cursor = None) -> Response:
     """The caller's schedules; for an admin, everybody's."""
     return await _list(request, rt, me, cursor)
 
@@ -91,7 +81,7 @@ async def create(request: Request, rt: Rt, me: Me, form: Form) -> Response:
     try:
         made = await service.create_schedule(rt, me, change_of(form), once(form))
     except InvalidInput as error:
-        return await _list(request, rt, me, values=form, wrong=_wrong(error))
+        return await _list(request, rt, me, values=form, wrong=wrong_of_target(error, FIELDS))
     return RedirectResponse(f"/schedules/{made.id}?note=saved", 303)
 
 
@@ -117,7 +107,7 @@ async def _page(
 ) -> Response:
     schedule = await service.get_schedule(rt, me, schedule_id)
     targets = await targets_of(rt, me)
-    key = f"loop:{schedule.loop_id}" if schedule.loop_id else f"agent:{schedule.agent_id}"
+    key = target_key(schedule.loop_id, schedule.agent_id)
     context = ScheduleContext(
         title=one_line(schedule.name, 60),
         nav="/schedules",
@@ -149,7 +139,7 @@ async def save(request: Request, rt: Rt, me: Me, schedule_id: UUID, form: Form) 
     try:
         await service.change_schedule(rt, me, schedule_id, form.whole("version") or 0, change_of(form))
     except InvalidInput as error:
-        return await _page(request, rt, me, schedule_id, form, _wrong(error))
+        return await _page(request, rt, me, schedule_id, form, wrong_of_target(error, FIELDS))
     return RedirectResponse(f"/schedules/{schedule_id}?note=saved", 303)
 
 
@@ -166,7 +156,7 @@ async def resume(request: Request, rt: Rt, me: Me, schedule_id: UUID) -> Respons
     try:
         await service.resume_schedule(rt, me, schedule_id)
     except InvalidInput as error:
-        return await _page(request, rt, me, schedule_id, wrong=_wrong(error))
+        return await _page(request, rt, me, schedule_id, wrong=wrong_of_target(error, FIELDS))
     return RedirectResponse(f"/schedules/{schedule_id}?note=resumed", 303)
 
 
@@ -202,17 +192,6 @@ def change_of(form: Fields) -> ScheduleChange:
     return change
 
 
-def target_of(form: Fields) -> tuple[UUID | None, UUID | None]:
-    """The loop or the agent that was chosen."""
-    kind, _, key = form.short("target").partition(":")
-    try:
-        chosen = UUID(key)
-    except ValueError:
-        form.problems.found.append(Problem(field="target", message="choose what it starts"))
-        return None, None
-    return (chosen, None) if kind == "loop" else (None, chosen)
-
-
 def _one_of(form: Fields, name: Literal["backfill", "overlap"], known: Sequence[W]) -> W:
     typed = form.short(name)
     for each in known:
@@ -220,9 +199,3 @@ def _one_of(form: Fields, name: Literal["backfill", "overlap"], known: Sequence[
             return each
     form.problems.found.append(Problem(field=name, message=f"choose one of {', '.join(known)}"))
     return known[0]
-
-
-def _wrong(error: InvalidInput) -> dict[str, str]:
-    names = {"loop_id": "target", "agent_id": "target"}
-    named = [Problem(field=names.get(each.field, each.field), message=each.message) for each in error.problems]
-    return wrong_of(InvalidInput(*named), FIELDS)

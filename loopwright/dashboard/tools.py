@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import TYPE_CHECKING, cast
 from uuid import UUID
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Request, Response
 from starlette.responses import RedirectResponse
 
 from ..core.caller import Caller
@@ -18,7 +18,7 @@ from ..service import tools as service
 from ..service.tools import ToolChange
 from ..service.trials import try_tool
 from .agents import json_of
-from .deps import Form, Me, Rt, new_key, once
+from .deps import Cursor, Form, Me, Rt, new_key, once
 from .describe import host
 from .errors import PageRoute
 from .forms import Fields, Wrong, wrong_of
@@ -51,9 +51,7 @@ class ToolsContext(Context):
 
 
 @router.get("")
-async def show_all(
-    request: Request, rt: Rt, me: Me, cursor: Annotated[str | None, Query(max_length=160)] = None
-) -> Response:
+async def show_all(request: Request, rt: Rt, me: Me, cursor: Cursor = None) -> Response:
     """The tools that the caller may use."""
     found = await service.list_tools(rt, me, cursor=cursor, limit=50)
     context = ToolsContext(title="Tools", nav="/tools", tools=found.items, next_cursor=found.next_cursor)

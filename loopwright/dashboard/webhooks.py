@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Annotated
 from uuid import UUID
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Request, Response
 from starlette.responses import RedirectResponse
 
 from ..core.caller import Caller
@@ -17,11 +16,11 @@ from ..service import webhooks as service
 from ..service.runtime import Runtime
 from ..service.start import Wanted
 from ..service.webhooks import WebhookChange
-from .deps import Form, Me, Rt, new_key, once
+from .deps import Cursor, Form, Me, Rt, new_key, once
 from .errors import PageRoute
-from .forms import Fields, Wrong, wrong_of
+from .forms import Fields, Wrong
 from .render import Context, page
-from .schedules import Names, target_of, targets_of
+from .targets import Names, target_key, target_of, targets_of, wrong_of_target
 from .text import one_line
 
 router = APIRouter(prefix="/webhooks", route_class=PageRoute)
@@ -67,9 +66,7 @@ async def _list(
 
 
 @router.get("")
-async def show_all(
-    request: Request, rt: Rt, me: Me, cursor: Annotated[str | None, Query(max_length=160)] = None
-) -> Response:
+async def show_all(request: Request, rt: Rt, me: Me, cursor: Cursor = None) -> Response:
     """The caller's webhooks; for an admin, everybody's."""
     return await _list(request, rt, me, cursor)
 
@@ -80,7 +77,7 @@ async def create(request: Request, rt: Rt, me: Me, form: Form) -> Response:
     try:
         made = await service.create_webhook(rt, me, change_of(form), once(form))
     except InvalidInput as error:
-        return await _list(request, rt, me, values=form, wrong=_wrong(error))
+        return await _list(request, rt, me, values=form, wrong=wrong_of_target(error, FIELDS))
     return await _page(request, rt, me, made.id, secret=made.secret)
 
 
@@ -111,7 +108,7 @@ async def _page(
 ) -> Response:
     webhook = await service.get_webhook(rt, me, webhook_id)
     targets = await targets_of(rt, me)
-    key = f"loop:{webhook.loop_id}" if webhook.loop_id else f"agent:{webhook.agent_id}"
+    key = target_key(webhook.loop_id, webhook.agent_id)
     context = WebhookContext(
         title=one_line(webhook.name, 60),
         nav="/settings",
@@ -146,7 +143,7 @@ async def save(request: Request, rt: Rt, me: Me, webhook_id: UUID, form: Form) -
     try:
         await service.change_webhook(rt, me, webhook_id, form.whole("version") or 0, change_of(form))
     except InvalidInput as error:
-        return await _page(request, rt, me, webhook_id, values=form, wrong=_wrong(error))
+        return await _page(request, rt, me, webhook_id, values=form, wrong=wrong_of_target(error, FIELDS))
     return RedirectResponse(f"/webhooks/{webhook_id}?note=saved", 303)
 
 
@@ -184,9 +181,3 @@ def change_of(form: Fields) -> WebhookChange:
         form.problems.found.append(Problem(field="name", message="is missing"))
     form.refuse()
     return change
-
-
-def _wrong(error: InvalidInput) -> dict[str, str]:
-    names = {"loop_id": "target", "agent_id": "target"}
-    named = [Problem(field=names.get(each.field, each.field), message=each.message) for each in error.problems]
-    return wrong_of(InvalidInput(*named), FIELDS)

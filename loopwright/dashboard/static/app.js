@@ -33,6 +33,8 @@
     },
   };
   window.loopwright.localize(document);
+  // On a phone the navigation scrolls: where one is can be seen.
+  document.querySelector(".top nav [aria-current]")?.scrollIntoView({ block: "nearest", inline: "nearest" });
 
   const typing = (node) => node.matches("input:not([type=checkbox]), select, textarea, [contenteditable]");
   document.addEventListener("keydown", (event) => {
