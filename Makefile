@@ -17,7 +17,8 @@ SHELL := /bin/bash
 MAKEFLAGS += --no-print-directory
 
 VENV ?= .venv
-JOBS ?= auto
+# Two for each processor: tests wait for servers, databases and clocks half of their time.
+JOBS ?= $(shell expr 2 \* $$(getconf _NPROCESSORS_ONLN))
 MODEL ?=
 SCHEDULES ?= 52
 BIN := $(VENV)/bin
