@@ -495,9 +495,9 @@ async def test_an_admin_edits_and_tries_guardrails_and_members_know_of_them(api:
     shown = await get(api, address, ADMIN)
     assert "It goes by a pattern that is denied, and is in force." in shown.text
     assert r"top\s+secret" in shown.text
-    for text, words in (("the TOP secret", "It is refused."), ("nothing", "It passes.")):
+    for text, kind, words in (("the TOP secret", "alert", "It is refused."), ("nothing", "note", "It passes.")):
         tried = await post(api, "/guardrails/try", ADMIN, text=text, what="goal")
-        assert words in tried.text and "No secrets:" in tried.text
+        assert f'<div class="{kind}" role="status"><p><b>{words}' in tried.text and "No secrets:" in tried.text
     for path in ("/guardrails", address):
         seen = (await get(api, path)).text.partition("<main")[2].partition("</main>")[0]
         assert "No secrets" in seen
