@@ -172,6 +172,10 @@ async def test_only_the_service_key_acts_for_others(shared: Api) -> None:
     assert (await shared.call("GET", "/api/loops", user=OWNER)).status_code == 200
     nobody = await shared.call("GET", "/api/loops", user=None, authorization=f"Bearer {SERVICE_KEY}")
     assert (nobody.status_code, nobody.json()["errors"][0]["field"]) == (422, "X-Triggered-By")
+    nested = await shared.http.request(
+        "GET", "/api/loops", content=b"[" * 100_000, headers={"authorization": f"Bearer {SERVICE_KEY}"}
+    )
+    assert (nested.status_code, nested.json()["errors"][0]["field"]) == (422, "X-Triggered-By")
     wrong = SERVICE_KEY[:-1] + "X"
     answer = await shared.call("GET", "/api/loops", user=None, authorization=f"Bearer {wrong}", x_triggered_by=OWNER)
     assert answer.status_code == 401
@@ -194,6 +198,13 @@ async def test_only_the_service_key_acts_for_others(shared: Api) -> None:
 async def local(urls: Urls, tmp_path: Path) -> AsyncGenerator[Api]:
     async with open_api(urls, tmp_path, engine=False, service_key=None) as api:
         yield api
+
+
+async def test_a_program_signs_in_with_what_the_file_holds(local: Api) -> None:
+    file = (local.runtime.settings.data_folder / "token").read_text().strip()
+    for token, status in ((file, 200), (local_token(local.runtime.settings), 200), (file[1:], 401), ("=", 401)):
+        answer = await local.call("GET", "/api/runs", user=None, authorization=f"Bearer {token}")
+        assert answer.status_code == status, token[:2]
 
 
 async def test_the_owner_signs_in_by_the_printed_address(local: Api) -> None:
