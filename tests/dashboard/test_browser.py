@@ -16,7 +16,7 @@ from benchmarks import pages as benchmark
 from loopwright.store.embedded import EmbeddedServer
 from tests.auth_server import PASSWORD, AuthServer
 from tests.dashboard.site import CHROMIUM, Site, open_site, seed_loop
-from tests.postgres import OTHER
+from tests.postgres import ADMIN, OTHER
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium on this machine")
 
@@ -379,8 +379,17 @@ def test_axe_finds_nothing_and_nothing_is_wide(browser: Browser, site: Site) -> 
     """Each page in light, dark and at 375 pixels; nothing moves for who wants none of it, no link leads elsewhere."""
     runs = [site.seed_run(["a fish", "a red fish"], number=110 + n) for n in range(2)]
     found: list[str] = []
-    with site.visit(browser, bypass_csp=True, reduced_motion="reduce") as context:
-        page = context.new_page()
+    options = {"bypass_csp": True, "reduced_motion": "reduce"}
+    with site.visit(browser, **options) as context, site.visit(browser, ADMIN, **options) as of_admin:
+        member, admin = context.new_page(), of_admin.new_page()
+        admin.goto("/guardrails")
+        admin.fill(".guardrail [name=name]", "off")
+        admin.fill("[name=pattern]", "nothing like it")
+        admin.uncheck("[name=active]")
+        admin.click("button:has-text('Make it')")
+        admin.wait_for_selector("td a:has-text('off')")
+        guardrail = admin.get_attribute("td a", "href") or ""
+        page = member
         loop = site.make_loop(page).removeprefix(site.address)
         agent = page.get_attribute(".lead a", "href") or ""
         page.goto("/tools/new")
@@ -416,9 +425,11 @@ def test_axe_finds_nothing_and_nothing_is_wide(browser: Browser, site: Site) -> 
             f"/runs/{runs[0]}/iterations/2", f"/compare?run={runs[0]}&run={runs[1]}", "/agents", agent, "/tools",
             tool, "/tools/new", "/evaluators", f"/evaluators?loop={loop.rpartition('/')[2]}", "/usage?by=model",
             "/activity", "/settings", "/sign-in", "/nothing", "/schedules", schedule, "/webhooks", webhook,
-            "/endpoints", endpoint, message,
+            "/endpoints", endpoint, message, "/guardrails", guardrail,
         ]  # fmt: skip
         for path in pages:
+            page = admin if path.startswith("/guardrails") else member
+            page.set_viewport_size({"width": 1280, "height": 800})
             page.goto(path)
             page.evaluate("document.querySelectorAll('main details').forEach((each) => { each.open = true; })")
             if path.startswith("/runs/run_") and "iterations" not in path:
