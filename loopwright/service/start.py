@@ -110,6 +110,7 @@ async def begin(
 
     Raises:
         InvalidInput: the key was used for another request.
+        NotFound: its loop or agent was deleted meanwhile.
         GuardrailRefused: a guardrail refuses it.
     """
     cleared = await clear(runtime.database, caller, run)

@@ -8,10 +8,12 @@ from decimal import Decimal
 from typing import Any, Generic, LiteralString, TypeVar
 from uuid import UUID
 
+from psycopg.errors import ForeignKeyViolation
 from psycopg.rows import class_row
 from psycopg.types.json import Jsonb
 
 from ..core.caller import Door
+from ..core.errors import NotFound
 from ..core.records import IterationRecord, Run, RunStatus, RunSummary
 from .database import Connection
 from .paging import Place
@@ -258,15 +260,20 @@ class Cleared(Generic[W]):
 
 
 async def insert_run(connection: Connection, cleared: Cleared[NewRun]) -> None:
-    """Put a run of the caller's into the queue."""
+    """Put a run of the caller's into the queue.
+
+    Raises:
+        NotFound: its loop, its agent or the run that it is forked from was deleted since it was prepared.
+    """
     run = cleared.what
-    await connection.execute(
-        "select private.start_run(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)",
-        (
-            run.id, run.loop_id, run.loop_name, run.agent_id, run.door, Jsonb(run.spec), run.goal, run.cap_usd,
-            run.folder, run.parent_run_id, run.forked_from_iteration,
-        ),
+    values = (
+        run.id, run.loop_id, run.loop_name, run.agent_id, run.door, Jsonb(run.spec), run.goal, run.cap_usd,
+        run.folder, run.parent_run_id, run.forked_from_iteration,
     )  # fmt: skip
+    try:
+        await connection.execute("select private.start_run(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)", values)
+    except ForeignKeyViolation:
+        raise NotFound from None
     if not run.with_builtins:
         await connection.execute("select private.take_builtins(%s)", (run.id,))
 

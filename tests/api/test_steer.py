@@ -5,7 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
+from typing import Any
 
+import pytest
+
+from loopwright.service import start
 from tests.api.world import GOAL, SLOW, Api
 from tests.postgres import ADMIN, OTHER, OWNER
 
@@ -29,6 +33,20 @@ async def test_a_run_keeps_what_its_loop_was(api: Api) -> None:
     assert (await api.call("DELETE", f"/api/loops/{loop['id']}")).status_code == 204
     run = await api.finished(run_id)
     assert (run["goal"], run["cap_usd"], run["iterations"], run["loop_id"]) == (GOAL + " Now.", "0.20", 2, None)
+
+
+async def test_a_loop_that_is_deleted_while_its_run_is_prepared_is_not_there(
+    idle: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop, real = await idle.make_loop(), start.clear
+
+    async def clear(*arguments: Any) -> Any:
+        assert (await idle.call("DELETE", f"/api/loops/{loop['id']}")).status_code == 204
+        return await real(*arguments)
+
+    monkeypatch.setattr(start, "clear", clear)
+    assert (await idle.call("POST", f"/api/loops/{loop['id']}/runs")).status_code == 404
+    assert (await idle.get("/api/runs"))["items"] == []
 
 
 async def test_overrides_are_checked_like_a_loop_file(api: Api) -> None:
