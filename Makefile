@@ -17,8 +17,7 @@ SHELL := /bin/bash
 MAKEFLAGS += --no-print-directory
 
 VENV ?= .venv
-# Two for each processor: tests wait for servers, databases and clocks half of their time.
-JOBS ?= $(shell expr 2 \* $$(getconf _NPROCESSORS_ONLN))
+JOBS ?= auto
 MODEL ?=
 SCHEDULES ?= 52
 BIN := $(VENV)/bin

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, LiteralString
 
 import psycopg
-from playwright.sync_api import Browser, BrowserContext, Page
+from playwright.sync_api import Browser, BrowserContext, Page, expect
 from psycopg import sql
 from psycopg.types.json import Jsonb
 
@@ -25,6 +25,11 @@ from loopwright.store.database import Urls
 from loopwright.store.embedded import EmbeddedServer
 from tests.api.world import SERVICE_KEY
 from tests.postgres import OWNER, urls_of
+
+PATIENCE = 60_000
+"""Milliseconds that a browser may take for anything: twenty tabs on a busy machine take their time."""
+
+expect.set_options(timeout=PATIENCE)
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 
@@ -100,7 +105,7 @@ class Site:
         """A browser as a user has it."""
         headers = {"Authorization": f"Bearer {SERVICE_KEY}", "X-Triggered-By": user} if self.shared else {}
         context = browser.new_context(base_url=self.address, extra_http_headers=headers, **options)
-        context.set_default_timeout(30_000)
+        context.set_default_timeout(PATIENCE)
         return context
 
     def somebody_new(self) -> str:

@@ -137,7 +137,7 @@ def test_leaving_stops_nothing_and_stop_does(browser: Browser, site: Site) -> No
         page.wait_for_url(lambda url: url != run and "/runs/run_" in url and "?" not in url)
         page.wait_for_selector(FINISHED)
         assert "begun from iteration 1 of" in page.inner_text(".crumb")
-        assert page.locator("#log details").count() == 2
+        expect(page.locator("#log details")).to_have_count(2)
 
 
 TABS = 20
@@ -187,7 +187,7 @@ def test_compare_two_runs(browser: Browser, site: Site) -> None:
         for run in (first, second):
             page.check(f"[value={run}]")
         page.click("text=Compare the ticked ones")
-        assert page.locator(".chart .curve").count() == 2
+        expect(page.locator(".chart .curve")).to_have_count(2)
         before = page.inner_text(".sides del"), page.inner_text(".sides ins")
         assert set(before) <= {"red", "blue"}
         page.click("text=Compare the others with run B")  # the other way round
@@ -303,7 +303,7 @@ def test_by_keyboard_alone(browser: Browser, site: Site) -> None:
         page.keyboard.type("found by key")
         page.keyboard.press("Enter")
         page.wait_for_url("**q=found*")
-        assert page.locator(".card").count() == 1
+        expect(page.locator(".card")).to_have_count(1)
         for _ in range(40):
             page.keyboard.press("Tab")
             if page.evaluate("document.activeElement.textContent") == "Found by keyboard":
