@@ -58,6 +58,9 @@ async def fork_run(
         message = f"a run from here would stop at once ({reason}); take an earlier iteration or another limit"
         raise InvalidInput(Problem(field="iteration", message=message))
     folder = await _check(runtime, caller, source, spec)
+    async with runtime.database.service_session() as connection:
+        # What a stranger's message started without tools has none in its forks either.
+        granted = await run_queries.builtins_of(connection, run_id) - {"loop_done"}
     run = NewRun(
         id=new_run_id(),
         loop_id=source.loop_id,
@@ -70,6 +73,7 @@ async def fork_run(
         folder=folder,
         parent_run_id=run_id,
         forked_from_iteration=many,
+        with_builtins=bool(granted),
     )
     cleared = await clear(runtime.database, caller, run)
 

@@ -77,6 +77,25 @@ async def test_an_agent_takes_one_turn(api: Api) -> None:
     assert (run["door"], run["iterations"]) == ("webhook", 1)
 
 
+async def test_a_fork_of_what_a_message_started_has_no_more_tools_than_it(api: Api) -> None:
+    tools = (await api.get("/api/tools?limit=100"))["items"]
+    [start_loop] = [tool["id"] for tool in tools if tool["name"] == "start_loop"]
+    agent = await api.make("/api/agents", {"name": "a", "spec": AGENT, "tool_ids": [start_loop]})
+    body = {"name": "x", "agent_id": agent["id"], "wanted": {"goal": "Sum it up.", "budget_usd": "0.10"}}
+
+    async def builtins(**changes: Any) -> list[list[str]]:
+        hook = await api.make("/api/webhooks", body | changes)
+        run_id = (await send(api, hook)).json()["run_id"]
+        await api.finished(run_id)
+        fork = await api.make(f"/api/runs/{run_id}/fork", {"iteration": 1, "max_iterations": 2})
+        async with api.runtime.database.service_session() as c:
+            rows = await c.execute("select builtins from loop_runs where id = any(%s)", ([run_id, fork["run_id"]],))
+            return [row[0] for row in await rows.fetchall()]
+
+    assert not any("start_loop" in found for found in await builtins())
+    assert all("start_loop" in found for found in await builtins(name="y", allow_tools=True))
+
+
 OTHER_SECRET = {"secret": "whsec_" + "A" * 43 + "="}
 
 
