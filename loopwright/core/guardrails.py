@@ -266,15 +266,20 @@ def _other_model(allowed: Sequence[str], models: Sequence[str]) -> str | None:
     return None
 
 
-_ADDRESS: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:[/\\]{2}[^\s\"'<>`]*")
+_WEB: Final = r"(?:https?|wss?|ftp):[/\\]*"
+"""How an address may begin for who reads it as browsers do: with any number of slashes, also none."""
+
+_ADDRESS: Final = re.compile(rf"(?:{_WEB}(?=[^\s\"'<>`])|[a-z][a-z0-9+.-]*:[/\\]{{2}})[^\s\"'<>`]*", re.IGNORECASE)
+_BEGINNING: Final = re.compile(rf"^{_WEB}", re.IGNORECASE)
 
 
 def _other_host(allowed: Sequence[str], subject: Subject) -> str | None:
     found = list(subject.addresses)
     if subject.side == "tools":
         found += [address for text in readings(subject.text) for address in _ADDRESS.findall(text)]
+    plain = [_BEGINNING.sub(lambda start: f"{start[0].partition(':')[0]}://", each) for each in found]
     # Not all agree on what a backslash means in an address, so both hosts have to be allowed.
-    for address in (form for each in found for form in dict.fromkeys((each, each.replace("\\", "/")))):
+    for address in (form for each in plain for form in dict.fromkeys((each, each.replace("\\", "/")))):
         host, port = _host_of(address)
         if not any(_is_host(each, host, port) for each in allowed):
             return f"the host {host or address!r:.200} is not among those that are allowed: {', '.join(allowed)}"

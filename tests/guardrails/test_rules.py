@@ -114,6 +114,11 @@ HOSTS = {"kind": "allowed_hosts", "hosts": ["api.example.com", "*.example.org", 
         ("https:///", False),
         ("https://[::1", False),
         ("ftp://evil.test/x", False),
+        ("https:/evil.test/x", False),
+        ("https:evil.test", False),
+        ("HTTPS:\\evil.test", False),
+        ("wss:////evil.test", False),
+        ("https:/api.example.com/x", True),
         ("https://аpi.example.com/", False),  # noqa: RUF001 - a Cyrillic letter makes another host
     ],
 )
