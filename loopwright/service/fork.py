@@ -42,6 +42,28 @@ async def fork_run(
     """
     if answer := await replayed(runtime.database, caller, once, Started):
         return answer
+    run, spec, kept = await _prepare(runtime, caller, run_id, many, wanted)
+    cleared = await clear(runtime.database, caller, run)
+
+    async def insert(connection: Connection) -> Started:
+        await run_queries.insert_run(connection, cleared)
+        await run_queries.copy_iterations(
+            connection, run_id, run.id, many, _opening(run, spec, ForkedFrom(run_id=run_id, iteration=many))
+        )
+        await run_queries.set_best(connection, run.id, many, _best(spec, kept))
+        await activity.note(connection, caller.door, "run_forked", f"run:{run.id}", parent=run_id, iteration=many)
+        return Started(run_id=run.id, events_url=f"/api/runs/{run.id}/events")
+
+    started, now = await do_once(runtime.database, caller, once, Started, insert)
+    if now:
+        await runtime.submit(Submission(started.run_id, UUID(caller.user_id), 0))
+    return started
+
+
+async def _prepare(
+    runtime: Runtime, caller: Caller, run_id: str, many: int, wanted: Wanted
+) -> tuple[NewRun, LoopSpec, list[IterationRecord]]:
+    """The new run, its loop, and the iterations that it begins with: checked, and not yet in the queue."""
     async with runtime.database.as_user(caller.user_id) as connection:
         source = await run_queries.get_run(connection, run_id)
         if source is None:
@@ -75,21 +97,7 @@ async def fork_run(
         forked_from_iteration=many,
         with_builtins=bool(granted),
     )
-    cleared = await clear(runtime.database, caller, run)
-
-    async def insert(connection: Connection) -> Started:
-        await run_queries.insert_run(connection, cleared)
-        await run_queries.copy_iterations(
-            connection, run_id, run.id, many, _opening(run, spec, ForkedFrom(run_id=run_id, iteration=many))
-        )
-        await run_queries.set_best(connection, run.id, many, _best(spec, kept))
-        await activity.note(connection, caller.door, "run_forked", f"run:{run.id}", parent=run_id, iteration=many)
-        return Started(run_id=run.id, events_url=f"/api/runs/{run.id}/events")
-
-    started, now = await do_once(runtime.database, caller, once, Started, insert)
-    if now:
-        await runtime.submit(Submission(started.run_id, UUID(caller.user_id), 0))
-    return started
+    return run, spec, kept
 
 
 async def _check(runtime: Runtime, caller: Caller, source: Run, spec: LoopSpec) -> str | None:
